@@ -119,7 +119,7 @@ def test_tests_run_on_the_mutant_in_place_of_the_file(tmp_path: Path, last: str,
     test.write_text(
         "from weft.naming import VALUE\n\ndef test_value():\n    assert VALUE == 1\n", encoding="utf-8"
     )
-    assert outcome("weft.naming", source, [str(test)], 10 if result == TIMED_OUT else None)[0] == result
+    assert outcome("weft.naming", source, [str(test)], 2 if result == TIMED_OUT else None)[0] == result
 
 
 def test_a_later_run_tries_what_is_new_and_what_survived(

@@ -112,12 +112,15 @@ def cache(clear: bool) -> None:
 def generate(
     folder: str, prompt: str, count: int, dtype: str | None, seed: int | None, **sampling: float
 ) -> None:
-    """Writes a text on, with the model in a folder, as it comes."""
+    """Writes a text on, with the model in a folder or GGUF file, as it comes."""
     from weft import models
 
     try:
         tokenizer = models.Tokenizer(folder)
-        model = models.from_pretrained(folder, None if dtype is None else getattr(weft, dtype))
+        if Path(folder).is_file():
+            model = models.from_gguf(folder)
+        else:
+            model = models.from_pretrained(folder, None if dtype is None else getattr(weft, dtype))
     except (OSError, ImportError) as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from None
     how = models.Sampling(**sampling)  # pyright: ignore[reportArgumentType]  # top_k is an int
@@ -154,8 +157,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     commands.add_parser("bench", help="weft's benchmarks, beside what else is installed", add_help=False)
     cached = commands.add_parser("cache", help="where compiled programs are kept, and how much they take")
     cached.add_argument("--clear", action="store_true", help="remove them")
-    writing = commands.add_parser("generate", help="a text written on by the model in a folder")
-    writing.add_argument("folder", help="with config.json, safetensors and tokenizer.json")
+    writing = commands.add_parser("generate", help="a text written on by the model in a folder, or GGUF file")
+    writing.add_argument("folder", help="with config.json, safetensors and tokenizer.json; or a GGUF file")
     writing.add_argument("prompt")
     writing.add_argument("--max-new-tokens", type=int, default=128, metavar="N")
     writing.add_argument(

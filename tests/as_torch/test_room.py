@@ -114,12 +114,12 @@ def test_uninstalled_nothing_is_left() -> None:
     before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "torch"}
     for name in before:
         del sys.modules[name]
-    as_torch = importlib.import_module("weft.as_torch")
+    as_torch, finder = (importlib.import_module(f"weft.as_torch{name}") for name in ("", ".finder"))
     try:
         with as_torch.in_place():
             importlib.import_module("torch.nn")
             as_torch.install()
-        assert not as_torch.finder.loaded() and as_torch.finder.FINDER not in sys.meta_path
+        assert not finder.loaded() and finder.FINDER not in sys.meta_path
         assert str(weft.float32) == "weft.float32"
     finally:
         sys.modules.update(before)

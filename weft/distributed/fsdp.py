@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
+from weft.core.args.structure import mapped
 from weft.core.sharding.device_mesh import DeviceMesh
 from weft.core.sharding.placements import Placement, Replicate, Shard
 from weft.core.sharding.tensors import distribute_tensor
 from weft.core.tensor.tensor import Tensor
-from weft.distributed.tensor.modules import lay_out, mapped, on_mesh
+from weft.distributed.tensor.modules import lay_out, on_mesh
 from weft.errors import ArgumentError
 
 __all__ = ["fully_shard"]

@@ -19,16 +19,15 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from weft.autograd.value import Value
 from weft.backends.disk.file import MappedFile
 from weft.backends.disk.format import StrPath, too_large
 from weft.core.args import broadcast as bc
 from weft.core.args import handle
-from weft.core.args.handle import wrap
+from weft.core.args.handle import wrap, wrap_constant
 from weft.core.execute import devices, files
 from weft.core.execute.run import deferred
 from weft.core.layout import movement
@@ -45,6 +44,9 @@ from weft.io.unpickling import Machine, Malformed, shown
 from weft.ir import dtypes
 from weft.ir.dtypes import DTYPES, DType
 from weft.ir.graph import Node
+
+if TYPE_CHECKING:
+    from weft.autograd.value import Value
 
 STORAGES = {
     "DoubleStorage": dtypes.float64, "FloatStorage": dtypes.float32, "HalfStorage": dtypes.float16,
@@ -225,10 +227,10 @@ class SafeReader:
             self.homes[location] = self.place(location)
         home = self.homes[location]
         if home is None:
-            value = Value(self._on_disk(m, once))
+            value = wrap_constant(self._on_disk(m, once)).value
         else:
             read = _Elements(m.storage.bytes, m.dtype, m.offset, once, m.stride)
-            value = Value(deferred(once, m.dtype, home, read))
+            value = wrap_constant(deferred(once, m.dtype, home, read)).value
         return value if once == m.shape else bc.expand(value, m.shape)
 
     def _on_disk(self, m: _Made, shape: tuple[int, ...]) -> Node:
@@ -243,7 +245,7 @@ class SafeReader:
             return files.leaf(self.source, begin + (0 if 0 in shape else m.offset * size), m.dtype, shape)
         last = sum((n - 1) * s for n, s in zip(shape, m.stride, strict=True))
         flat = files.leaf(self.source, begin + m.offset * size, m.dtype, (last + 1,))
-        return strided(wrap(Value(flat)), shape, m.stride, 0).value.node
+        return strided(wrap_constant(flat), shape, m.stride, 0).value.node
 
     def _note(self, m: _Made) -> None:
         self.at[id(m.tensor)] = len(self.made)
@@ -315,12 +317,11 @@ class SafeReader:
                 continue
             steps = [views.ViewStep(views.without_history)]
             if m.geometry == base.geometry:
-                m.tensor.value = Value(base.tensor.value.node)
+                m.tensor.value = views.without_history(base.tensor).value
             else:
                 steps = [views.ViewStep(strided, (m.shape, m.stride, m.offset)), *steps]
-                m.tensor.value = Value(
-                    strided(wrap(Value(base.tensor.value.node)), m.shape, m.stride, m.offset).value.node
-                )
+                elements = views.without_history(base.tensor)
+                m.tensor.value = strided(elements, m.shape, m.stride, m.offset).value
             views.compose_views(base.tensor, m.tensor, steps)
 
     # --- names

@@ -15,17 +15,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NoReturn, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 import numpy as np
 
-from weft.autograd.context import default_device
-from weft.autograd.value import Value
 from weft.backends.disk.file import MappedFile, open_regular
 from weft.backends.disk.format import StrPath, located
 from weft.backends.disk.writing import replacing
-from weft.core.args.handle import wrap
+from weft.core.args.handle import wrap_constant
 from weft.core.execute import files
+from weft.core.execute.devices import get_default_device
 from weft.core.execute.run import deferred, device_name
 from weft.core.functional.ggml import BlockFormat, BlockTensor
 from weft.core.functional.quantization import known
@@ -34,6 +33,9 @@ from weft.errors import ArgumentError, FileFormatError
 from weft.io.safetensors import Part
 from weft.io.source import Source
 from weft.ir.dtypes import DType, bfloat16, float16, float32, float64, int8, int16, int32, int64, uint8
+
+if TYPE_CHECKING:
+    from weft.autograd.value import Value
 
 __all__ = [
     "MAGIC",
@@ -96,7 +98,7 @@ def load_gguf(path: StrPath, device: str | None = None) -> dict[str, Tensor | Bl
         raise ArgumentError(
             f"load_gguf: device={device!r} names a file; pass device='disk' to leave the tensors in {path}"
         )
-    home = None if stays else default_device() if device is None else device_name(device)
+    home = None if stays else get_default_device().name if device is None else device_name(device)
     return _tensors(_opened(path), home)
 
 
@@ -105,7 +107,9 @@ def load_with_metadata(
 ) -> tuple[Metadata, dict[str, Tensor | BlockTensor]]:
     """The entries and the tensors of a file, whose header is read once: vocabularies make it long."""
     header = _opened(path)
-    return header.metadata, _tensors(header, default_device() if device is None else device_name(device))
+    return header.metadata, _tensors(
+        header, get_default_device().name if device is None else device_name(device)
+    )
 
 
 def _opened(path: StrPath) -> _Header:
@@ -138,17 +142,16 @@ def _tensor(
 ) -> Tensor:
     if home is not None:
         part = Part(source, begin, end, dtype)
-        return wrap(Value(deferred(shape, dtype, home, part, part.let_go)))
+        return wrap_constant(deferred(shape, dtype, home, part, part.let_go))
     if not isinstance(source, MappedFile):
         raise ArgumentError(f"load: {source.path} is in memory; device='disk' needs the path of a file")
-    return wrap(Value(files.leaf(source, begin, dtype, shape)))
+    return wrap_constant(files.leaf(source, begin, dtype, shape))
 
 
 def gguf_metadata(path: StrPath) -> Metadata:
     """The entries that a file holds beside its tensors: architecture, sizes, the tokenizer's vocabulary ...
 
-    >>> weft.io.gguf_metadata("model.gguf")["general.architecture"]
-    'gemma3'
+    >>> architecture = weft.io.gguf_metadata("model.gguf")["general.architecture"]
     """
     return _opened(path).metadata
 
@@ -176,7 +179,8 @@ def save_gguf(
     parts = [MAGIC, _u(3, 4), _u(len(tensors), 8), _u(len(entries), 8)]
     for key, value in entries.items():
         parts += [_text(key), _value(key, value)]
-    values, offset = list[Value](), 0
+    values: list[Value] = []
+    offset = 0
     for name, t in tensors.items():
         number, value = (t.format.number, t.data.value) if isinstance(t, BlockTensor) else _plain(name, t)
         sizes = known(t.shape)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from weft.autograd.context import default_device
 from weft.core.execute import files
+from weft.core.execute.devices import get_default_device
 from weft.core.execute.run import device_name, named_device
 from weft.errors import ArgumentError
 
@@ -43,7 +43,7 @@ def placing(op: str, map_location: Any, device: Any = None) -> Callable[[str], s
     if device is not None:
         map_location = device
     if map_location is None:
-        return lambda location: default_device()
+        return lambda location: get_default_device().name
     if named_device(map_location) is not None:
         fixed = _full(op, map_location)
         return lambda location: fixed
@@ -51,7 +51,7 @@ def placing(op: str, map_location: Any, device: Any = None) -> Callable[[str], s
         table = {str(named_device(k) or k): v for k, v in cast("Mapping[Any, Any]", map_location).items()}
 
         def by_table(location: str) -> str | None:
-            return _full(op, table[location]) if location in table else default_device()
+            return _full(op, table[location]) if location in table else get_default_device().name
 
         return by_table
     if callable(map_location):
@@ -62,7 +62,7 @@ def placing(op: str, map_location: Any, device: Any = None) -> Callable[[str], s
             given = SavedElements("cpu")
             found = function(given, location)
             if found is None:
-                return default_device()
+                return get_default_device().name
             return _full(op, found.device if isinstance(found, SavedElements) else found)
 
         return by_function

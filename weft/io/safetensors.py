@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.autograd.context import default_device
-from weft.autograd.value import Value
 from weft.backends.disk.file import MappedFile, open_regular
 from weft.backends.disk.format import DTYPES, Header, StrPath, header_of, located, read_header
 from weft.backends.disk.writing import replacing
-from weft.core.args.handle import wrap
+from weft.core.args.handle import wrap_constant
 from weft.core.execute import files
+from weft.core.execute.devices import get_default_device
 from weft.core.execute.run import deferred, device_name
 from weft.core.layout.creation import as_tensor
 from weft.core.tensor.tensor import Tensor
@@ -46,7 +45,7 @@ def load_safetensors(path: StrPath, device: str | None = None) -> dict[str, Tens
         raise ArgumentError(
             f"load_safetensors: device={device!r} names a file; pass device='disk' to leave the tensors in {path}"
         )
-    home = "" if stays else default_device() if device is None else device_name(device)
+    home = "" if stays else get_default_device().name if device is None else device_name(device)
     with open_regular(located(path)) as file:
         header = read_header(file, path)
         mapped = MappedFile(file)
@@ -67,7 +66,7 @@ def tensors_in(source: Source, header: Header, home: str | None) -> dict[str, Te
         else:
             part = Part(source, begin, end, e.dtype)
             node = deferred(e.shape, e.dtype, home, part, part.let_go)
-        tensors[e.name] = wrap(Value(node))
+        tensors[e.name] = wrap_constant(node)
     return tensors
 
 

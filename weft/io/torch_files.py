@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from weft.autograd.value import Value
 from weft.core.execute import files
 from weft.core.execute.devices import device
 from weft.core.tensor.sizes import Size
@@ -23,6 +22,9 @@ from weft.io.archive import Writing
 from weft.io.checkpoint import STORAGES
 from weft.io.pickling import Chunk, Pickler, integer, named, text
 from weft.ir.dtypes import DType
+
+if TYPE_CHECKING:
+    from weft.autograd.value import Value
 
 _STORAGES = {dtype: name for name, dtype in STORAGES.items()}
 _FOLDER = "archive"
@@ -89,7 +91,7 @@ class _Tensors:
                     place.count = math.prod(cast("Sequence[int]", shared.shape))
         for place in self.places:
             if place.key < 0:
-                place.key = self._add(Value(place.tensor.value.node))
+                place.key = self._add(views.without_history(place.tensor).value)
                 place.count = math.prod(place.shape)
 
     def _add(self, value: Value) -> int:

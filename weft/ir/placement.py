@@ -92,12 +92,16 @@ def is_mesh(device: str | None) -> bool:
 
 def blocks(shard: Shard, size: int, count: int) -> list[Interval]:
     """The block of each of `count` devices of an axis with `size` elements."""
+    return [block_at(shard, size, count, k) for k in range(count)]
+
+
+def block_at(shard: Shard, size: int, count: int, k: int) -> Interval:
+    """Block number k of `blocks`."""
     if shard.bounds is None:
         each = -(-size // count)
-        ends = [min(each * (k + 1), size) for k in range(count)]
-    else:
-        ends = [min(end, size) for end in shard.bounds[:-1]] + [size]
-    return [Interval(first, last) for first, last in zip([0, *ends], ends, strict=False)]
+        return Interval(min(each * k, size), min(each * (k + 1), size))
+    ends = shard.bounds
+    return Interval(min(ends[k - 1], size) if k else 0, size if k == count - 1 else min(ends[k], size))
 
 
 def check(layout: Layout, shape: Sequence[Int], mesh: Mesh) -> None:
@@ -124,16 +128,17 @@ def check(layout: Layout, shape: Sequence[Int], mesh: Mesh) -> None:
 
 def boxes(layout: Layout, shape: Sequence[Int], mesh: Mesh) -> list[IndexBox]:
     """The box of each device of the mesh; of a partial result, that of which it holds a term."""
-    return [_box(layout, shape, mesh.shape, mesh.coordinates(k)) for k in range(len(mesh.devices))]
+    return [box_at(layout, shape, mesh, k) for k in range(len(mesh.devices))]
 
 
-def _box(layout: Layout, shape: Sequence[Int], grid: tuple[int, ...], at: tuple[int, ...]) -> IndexBox:
+def box_at(layout: Layout, shape: Sequence[Int], mesh: Mesh, number: int) -> IndexBox:
+    """The box of device number `number`."""
     sides = [Interval(0, n) for n in shape]
-    for p, count, k in zip(layout, grid, at, strict=True):
+    for p, count, k in zip(layout, mesh.shape, mesh.coordinates(number), strict=True):
         if isinstance(p, Shard):
             first, end = sides[p.dim]
             if not isinstance(first, int) or not isinstance(end, int):
                 raise IRError(f"{p} of an axis whose size {end} is known only when it runs")
-            block = blocks(p, end - first, count)[k]
+            block = block_at(p, end - first, count, k)
             sides[p.dim] = Interval(first + block.lo, first + block.hi)
     return tuple(sides)

@@ -8,7 +8,8 @@
 config.py     config.json as a dataclass: every field is honoured or refused by its name
 rotary.py     positions as rotations      cache.py     keys and values of the tokens before
 attention.py  attention of decoders       decoder.py   what decoders share
-gemma3.py  gpt2.py  llama.py  phi.py  phi3.py  qwen3.py  pretrained.py  sampling.py  generate.py  text.py  gguf.py
+gemma3.py  gpt2.py  llama.py  phi.py  phi3.py  qwen3.py  pretrained.py
+sampling.py  generate.py  text.py  gguf.py  gguf_text.py
 """
 # Tests: tests/models/test_decoders.py
 

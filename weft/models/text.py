@@ -1,4 +1,4 @@
-"""Text to ids and back, by the tokenizer.json of a model's folder (the package tokenizers reads it)."""
+"""Text to ids and back, by the tokenizer of a model's folder or GGUF file (the package tokenizers does the work)."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from pathlib import Path
 from typing import Any, cast
 
 from weft.errors import FileFormatError
+from weft.io import gguf_metadata
+from weft.models.gguf_text import ends_of, tokenizer_of
 
 
 class Tokenizer:
-    """The tokenizer of a folder. `ends`: the ids that end a text, as its configurations name them.
+    """The tokenizer of a folder, its tokenizer.json, or of a GGUF file. `ends`: the ids that end a text, as these name.
 
     ImportError without the package tokenizers (`pip install weft[models]`); FileNotFoundError for a folder that has no
-    tokenizer.json.
+    tokenizer.json; FileError for one that is damaged, or of a kind that weft does not know.
 
     >>> tokenizer = weft.models.Tokenizer("Qwen3-0.6B")
     >>> ids = tokenizer.encode("The capital of France is")
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        path = Path(folder) / "tokenizer.json"
+        is_gguf = Path(folder).is_file()
+        path = Path(folder) if is_gguf else Path(folder) / "tokenizer.json"
         if not path.is_file():
             raise FileNotFoundError(f"Tokenizer: there is no {path}")
         try:
@@ -31,6 +34,11 @@ class Tokenizer:
             raise ImportError(
                 'Tokenizer: needs the package tokenizers: pip install "weft[models]"'
             ) from error
+        self._inner: Any
+        if is_gguf:
+            metadata = gguf_metadata(path)
+            self._inner, self.ends = tokenizer_of(metadata, path), ends_of(metadata)
+            return
         try:
             self._inner = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # noqa: BLE001  (the package raises no other kind)

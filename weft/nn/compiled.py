@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from weft.core.compile.compile import compiled
+from weft.core.compile.compile import compile
 from weft.core.compile.compiled_function import CompiledFunction
 from weft.nn.module import Module
 
@@ -26,21 +26,10 @@ class OptimizedModule(Module):
 
     _orig_mod: Module
 
-    def __init__(
-        self,
-        module: Module,
-        fullgraph: bool,
-        dynamic: bool | None = None,
-        numerics: Literal["free", "same"] | None = None,
-    ) -> None:
+    def __init__(self, module: Module, made: CompiledFunction[..., Any]) -> None:
         super().__init__()
         self._orig_mod = module
-        self._compiled: CompiledFunction[..., Any] = compiled(module, fullgraph, dynamic, numerics)
-
-    def _compiled_form(
-        self, fullgraph: bool, dynamic: bool | None, numerics: Literal["free", "same"] | None
-    ) -> Module:
-        return self
+        self._compiled = made
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._compiled(*args, **kwargs)
@@ -109,14 +98,13 @@ class OptimizedModule(Module):
         return sorted({*super().__dir__(), *dir(self._orig_mod)})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> OptimizedModule:
-        copy = memo[id(self)] = OptimizedModule(
-            deepcopy(self._orig_mod, memo),
-            self._compiled.fullgraph,
-            self._compiled.dynamic,
-            self._compiled.numerics,
-        )
+        copy = memo[id(self)] = _again(deepcopy(self._orig_mod, memo), self._compiled.asked)
         return copy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        made = self._compiled
-        return OptimizedModule, (self._orig_mod, made.fullgraph, made.dynamic, made.numerics)
+        return _again, (self._orig_mod, self._compiled.asked)
+
+
+def _again(module: Module, asked: Mapping[str, Any]) -> Any:
+    """The compiled form of a module, as another was asked for."""
+    return compile(module, **asked)

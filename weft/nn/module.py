@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Literal, NamedTuple, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from weft.errors import ArgumentError, DTypeError, MemberError, UnmadeError, Wef
 from weft.ir.dtypes import DType, bfloat16, float16, float32, float64
 from weft.nn import hooks
 from weft.nn.members import KINDS, Members, adopt
+
+if TYPE_CHECKING:
+    from weft.core.compile.compiled_function import CompiledFunction
 
 T = TypeVar("T")
 
@@ -796,13 +799,11 @@ class Module:
 
         self.forward = compile(self.forward, **options)
 
-    def _compiled_form(
-        self, fullgraph: bool, dynamic: bool | None, numerics: Literal["free", "same"] | None
-    ) -> Module:
-        """Make the module that `weft.compile` gives for this one."""
+    def _compiled_form(self, made: CompiledFunction[..., Any]) -> Module:
+        """The module that `weft.compile` gives for this one: calls go to the function that was made of it."""
         from weft.nn.compiled import OptimizedModule
 
-        return OptimizedModule(self, fullgraph, dynamic, numerics)
+        return OptimizedModule(self, made)
 
     def _floats(self, dtype: DType) -> Self:
         return self._apply(lambda t: t.to(dtype) if t.dtype.is_float else t)

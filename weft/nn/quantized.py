@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from weft.core.args import broadcast as bc
-from weft.core.args.handle import value_of, wrap
+from weft.core.args.handle import value_of
 from weft.core.functional.ggml import BlockTensor
 from weft.core.functional.quantization import QuantizedTensor, check_layout, known, quantize, unpack
 from weft.core.layout.creation import zeros
@@ -123,9 +122,9 @@ class QuantizedLinear(_Blocks):
                 f"QuantizedLinear: the input's last dimension must be {self.in_features}, got shape {tuple(v.shape)}"
             )
         wide = accumulator(v.dtype)
-        bias = None if self.bias is None else wrap(bc.cast(self.bias.value, wide))
-        out = F.linear(wrap(bc.cast(v, wide)), self.quantized(wide).dequantize(), bias)
-        return wrap(bc.cast(out.value, v.dtype))
+        bias = None if self.bias is None else self.bias.to(wide)
+        out = F.linear(x.to(wide), self.quantized(wide).dequantize(), bias)
+        return out.to(v.dtype)
 
     def extra_repr(self) -> str:
         return (
@@ -191,7 +190,7 @@ class QuantizedEmbedding(_Blocks):
         assert parts[0] is not None and parts[1] is not None
         rows = unpack(parts[0], parts[1], parts[2], self.bits, accumulator(self.dtype))
         found = narrow(reshape(rows, (rows.shape[0], -1)), -1, 0, self.columns)
-        return wrap(bc.cast(reshape(found, (*v.shape, self.columns)).value, self.dtype))
+        return reshape(found, (*v.shape, self.columns)).to(self.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}, {self._layout()}"
@@ -238,9 +237,9 @@ class BlockLinear(_BlockWeight):
                 f"BlockLinear: the input's last dimension must be {self.columns}, got shape {tuple(v.shape)}"
             )
         wide = accumulator(v.dtype)
-        bias = None if self.bias is None else wrap(bc.cast(self.bias.value, wide))
-        out = F.linear(wrap(bc.cast(v, wide)), self.weight_of(self.blocks, wide), bias)
-        return wrap(bc.cast(out.value, v.dtype))
+        bias = None if self.bias is None else self.bias.to(wide)
+        out = F.linear(x.to(wide), self.weight_of(self.blocks, wide), bias)
+        return out.to(v.dtype)
 
     def extra_repr(self) -> str:
         return f"in_features={self.columns}, out_features={self.rows}, bias={self.bias is not None}, {self.format.name}"

@@ -15,7 +15,7 @@ from copy import deepcopy
 from itertools import chain
 from typing import Any, TypeAlias, TypeVar, cast
 
-from weft.autograd.context import grad_enabled, grad_mode
+from weft.core.args.modes import is_grad_enabled, set_grad_enabled
 from weft.core.compile.lifting import Lifted, lifting
 from weft.core.composed.composite import without_calls
 from weft.core.execute import tracing
@@ -401,7 +401,7 @@ def use_grad_for_differentiable(func: F) -> F:
 
     @functools.wraps(func)
     def step(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        with grad_mode(grad_enabled() and bool(self.defaults.get("differentiable", False))):
+        with set_grad_enabled(is_grad_enabled() and bool(self.defaults.get("differentiable", False))):
             return func(self, *args, **kwargs)
 
     return cast("F", step)

@@ -8,12 +8,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import ge, le, lt
-from typing import Any, SupportsFloat, cast
+from typing import TYPE_CHECKING, Any, SupportsFloat, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from weft.autograd.value import Value
 from weft.core.args.handle import describe, wrap_constant
 from weft.core.args.modes import enable_grad, no_grad
 from weft.core.composed.composite import calls_are_made, calls_of
@@ -54,6 +53,9 @@ from weft.optim.base import params_doc as _params_doc
 from weft.optim.base import stack_if_compiling as _stack_if_compiling
 from weft.optim.base import use_grad_for_differentiable as _use_grad_for_differentiable
 from weft.optim.base import view_as_real as _view_as_real
+
+if TYPE_CHECKING:
+    from weft.autograd.value import Value
 
 __all__ = [
     "Factor", "Group", "Optimizer", "Params", "ParamsT", "RuleOptimizer", "StateDict", "_RequiredParameter",

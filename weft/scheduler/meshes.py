@@ -10,7 +10,9 @@ what is exchanged, is decided in `sharding`, once for all graphs of one structur
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,22 +22,46 @@ from weft.backends.storage import Storage
 from weft.errors import ArgumentError
 from weft.ir.calls import expand_calls
 from weft.ir.forks import forkable
+from weft.ir.garbage import not_collected
 from weft.ir.graph import Node, Target, apply, buffer, intern, toposort
+from weft.ir.numerics import pinned
 from weft.ir.ops import Op
 from weft.ir.placement import Free, Layout, Mesh, Partial, Placement, Replicate, boxes, is_mesh
 from weft.ir.rewrite import over, rebuilt, rewritten
-from weft.scheduler.sharding.lower import Fetch, lower
+from weft.scheduler.sharding.lower import Fetch, Split, lower
 from weft.scheduler.sharding.propagate import Choice, propagate
 from weft.scheduler.signature import Signature, signature, snapshot
 
 if TYPE_CHECKING:
     from weft.scheduler.mesh_plans import MeshPlan
+    from weft.scheduler.placing.layouts import Decision
 
 Layouts: TypeAlias = tuple[Layout | None, ...]
 """The layout of each leaf of a graph; None for what is on no mesh."""
 
 LOWERED_KEPT = 128
 """Graphs on meshes whose local graphs are kept; the one met longest ago goes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Layouts are searched by what computing and exchanging takes, rather than taken one after the other by bytes.
+    `limit`: the bytes that each device may take."""
+
+    limit: int | None
+
+
+_search: ContextVar[Search | None] = ContextVar("weft.meshes", default=None)
+
+
+@contextmanager
+def searching(search: Search) -> Generator[None]:
+    """Have the layouts of graphs that are computed in the block, by this thread or task, be searched."""
+    before = _search.set(search)
+    try:
+        yield
+    finally:
+        _search.reset(before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +81,7 @@ class Local:
 
     found: tuple[Laid | Node, ...]
     fetches: tuple[Fetch, ...]
-    choices: Mapping[Node, Choice]
+    choices: Mapping[Node, Choice | Decision]
 
     @property
     def nodes(self) -> list[Node]:
@@ -104,11 +130,12 @@ def template(sig: Signature, layouts: Layouts, home: str) -> Template:
     if sig.variables:
         names = ", ".join(v.name for v in sig.variables)
         raise ArgumentError(f"sizes on a mesh must be known, and {names} is a runtime variable")
-    key = (sig.key, layouts, home)
+    key = (sig.key, layouts, home, _search.get())
     with _lock:
         known = _templates.pop(key, None)
         if known is None:
-            known = _template(sig, layouts)
+            with not_collected():
+                known = _template(sig, layouts)
             while len(_templates) >= LOWERED_KEPT:
                 del _templates[next(iter(_templates))]
         _templates[key] = known
@@ -149,7 +176,7 @@ def _localized(roots: Sequence[Node], shards: Mapping[Node, tuple[Node, ...]]) -
     """The local graph of `roots`, of one mesh after the other: for each, the others are devices like any."""
     found: list[Laid | Node] = list(_by_way_of_devices(roots))
     fetches: list[Fetch] = []
-    choices: dict[Node, Choice] = {}
+    choices: dict[Node, Choice | Decision] = {}
     names = dict.fromkeys(n.device for n in toposort(flat(found)) if is_mesh(n.device))
     for name in names:
         device = mesh_of(name)
@@ -161,7 +188,7 @@ def _localized(roots: Sequence[Node], shards: Mapping[Node, tuple[Node, ...]]) -
             if n in shards and n.device == name and (laid := layout_of(n.storage))
         }
         decided = _decided(wanted, mesh, own)
-        placed = propagate(decided, mesh, own)
+        placed = _placed(decided, mesh, own)
         lowered = lower(decided, mesh, placed.layouts, {n: shards[n] for n in own}, placed.splits)
         fetches += lowered.fetches
         choices.update(placed.choices)
@@ -173,6 +200,28 @@ def _localized(roots: Sequence[Node], shards: Mapping[Node, tuple[Node, ...]]) -
                 made[n] = lowered.others[d]
         found = list(_changed(found, made))
     return Local(tuple(found), tuple(fetches), choices)
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Layouts and splits of all cuts, and why they are so."""
+
+    layouts: Mapping[Node, Layout]
+    splits: Mapping[Node, Split]
+    choices: Mapping[Node, Choice] | Mapping[Node, Decision]
+
+
+def _placed(nodes: Sequence[Node], mesh: Mesh, leaves: Mapping[Node, Layout]) -> _Placed:
+    """The layouts of all cuts under `nodes`, as leaves lie: taken one after the other, or searched."""
+    search = _search.get()
+    if search is None:
+        found = propagate(nodes, mesh, leaves)
+        return _Placed(found.layouts, found.splits, found.choices)
+    from weft.scheduler.placing.layouts import choose, described
+
+    rates, between = described([registry.open_device(name) for name in mesh.devices])
+    chosen = choose(nodes, mesh, rates, between, leaves, search.limit, (), not pinned())
+    return _Placed(chosen.layouts, chosen.splits, {d.node: d for d in chosen.decisions if d.others})
 
 
 def _by_way_of_devices(roots: Sequence[Node]) -> list[Node]:

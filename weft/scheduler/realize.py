@@ -17,11 +17,13 @@ from weft.ir import numerics
 from weft.ir.calls import expand_calls
 from weft.ir.forks import forkable
 from weft.ir.garbage import not_collected
-from weft.ir.graph import Node, toposort
+from weft.ir.graph import Node, buffer, toposort
 from weft.ir.ops import Op
 from weft.ir.placement import is_mesh
-from weft.scheduler import disk_cache, elements, families, meshes
+from weft.ir.rewrite import rebuilt
+from weft.scheduler import disk_cache, elements, families, meshes, repeats
 from weft.scheduler.keeping import FREE_BYTES, nbytes
+from weft.scheduler.outline import outline
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Signature, signature, snapshot
 from weft.scheduler.unrolled import Unrolled
@@ -60,6 +62,11 @@ COMES_BACK = 4
 
 _lock = forkable(threading.RLock())
 _plans: dict[tuple[Any, ...], _Kept] = {}
+_came: dict[int, int] = {}
+"""Counts of runs by segments, of graphs by hash: keys are large, and a mistake costs a plan. Those that have
+plans of their own came often."""
+_memory = repeats.Memory()
+"""Knowledge of programs whose graphs change."""
 _clock = itertools.count()
 _steps = [0]
 """The steps of the plans in memory, at most."""
@@ -89,12 +96,62 @@ def realize(
                 rest = realize([n for n in todo if n not in taken], bindings, held)
                 return {**rest, **taken} if taken else rest
         if not sig.copies and not is_mesh(name):
-            return run([*todo, *sig.kept], sig, registry.open_device(name or default_device()), bindings)
+            device = registry.open_device(name or default_device())
+            found = _segments([*todo, *sig.kept], sig, device)
+            if found is not None:
+                return _by_segments(found, [*todo, *sig.kept])
+            return run([*todo, *sig.kept], sig, device, bindings)
         if not is_mesh(name) and not meshes.touches(toposort(todo)):
             return _over_devices(todo, sig, bindings)
     if meshes.touches(todo) or meshes.touches(toposort(todo)):
         return _on_meshes(todo, bindings)
     return _over_devices(todo, signature(todo), bindings) if todo else NOTHING
+
+
+def _segments(nodes: Sequence[Node], sig: Signature, device: Device) -> Sequence[Sequence[Node]] | None:
+    """The values to compute one after the other, for a graph that has no plan, of a program whose graphs change."""
+    if len(sig.key.rows) <= repeats.MIN_NODES:
+        return None
+    number = hash(sig.key)
+    turns = _came.get(number, 0)
+    if turns >= COMES_BACK:
+        return None
+    with _lock:
+        found = _cut(nodes, sig, device) if turns < COMES_BACK - 1 else None
+        _came.pop(number, None)
+        _came[number] = COMES_BACK if found is None else turns + 1
+        if len(_came) > PLANS_KEPT:
+            _came.pop(next(iter(_came)))
+    return found
+
+
+def _cut(nodes: Sequence[Node], sig: Signature, device: Device) -> Sequence[Sequence[Node]] | None:
+    """The segments of a graph; None where it has a plan, or is better planned as a whole."""
+    if sig.variables or sig.homeless or sig.key.pinned or settings.deterministic():
+        return None
+    order = repeats.candidates(nodes)
+    if not order or (device, sig.key, ()) in _plans:
+        return None
+    kinds = repeats.kinds_of(order)
+    if not _memory.changes(frozenset(kinds), hash(outline(sig.key.rows).key)):
+        return None
+    return None if families.known(sig, device) is not None else repeats.segments(nodes, order, kinds, _memory)
+
+
+def _by_segments(segments: Sequence[Sequence[Node]], nodes: Sequence[Node]) -> Mapping[Node, Storage]:
+    """Compute nodes by the segments of their graph, one after the other. What is stored between them are leaves of
+    graphs of their own: nodes hold the values of all that was asked for, or, where a segment fails, of nothing."""
+    values: dict[Node, Storage] = {}
+    leaves: dict[Node, Node] = {}
+    for segment in segments:
+        found = evaluate(rebuilt(segment, leaves), NO_BINDINGS)
+        values.update(zip(segment, found, strict=True))
+        leaves.update(
+            (n, buffer(n.shape, n.dtype, n.device, s))
+            for n, s in zip(segment, found, strict=True)
+            if n.device is not None
+        )
+    return _stored(nodes, [values[n] for n in nodes])
 
 
 def _on_meshes(nodes: Sequence[Node], bindings: Mapping[str, int] | None) -> Mapping[Node, Storage]:
@@ -139,10 +196,16 @@ def run(
     Constants (what is made of no leaf) are shared by the whole process and at home on no device, so their values are
     not stored but returned, for whoever asked.
     """
-    values = values_of(nodes, sig, device, bindings)
+    return _stored(nodes, values_of(nodes, sig, device, bindings), sig.homeless)
+
+
+def _stored(
+    nodes: Sequence[Node], values: Sequence[Storage], homeless: bool = False
+) -> Mapping[Node, Storage]:
+    """Store the values in their nodes, but those of constants, which are returned."""
     constants = NOTHING
     for node, storage in zip(nodes, values, strict=True):
-        if node.device is None and not sig.homeless:
+        if node.device is None and not homeless:
             constants = {**constants, node: storage}
         elif node.storage is None:
             node.storage = storage
@@ -150,6 +213,7 @@ def run(
 
 
 NOTHING: Mapping[Node, Storage] = {}
+NO_BINDINGS: Mapping[str, int] = {}
 
 
 def evaluate(nodes: Sequence[Node], bindings: Mapping[str, int]) -> list[Storage]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import weft
+from weft.core.args.structure import mapped
 from weft.core.execute import tracing
 from weft.nn import functional as F
 
@@ -737,3 +738,17 @@ def test_no_direct_way_where_more_happens_than_one_result() -> None:
         compiled(x)
         compiled(x)
         assert compiled._direct is None
+
+
+def test_tensors_in_nested_containers_are_changed_once_each() -> None:
+    t, seen = ten(2), []
+
+    def doubled(x: weft.Tensor) -> weft.Tensor:
+        seen.append(x)
+        return x * 2
+
+    found = mapped({"x": [t, 1], "y": Pair(t, (t,)), "z": None}, doubled)
+    assert seen == [t]
+    assert found["x"][0] is found["y"][0] is found["y"][1][0] and found["x"][1] == 1
+    assert isinstance(found["y"], Pair) and found["z"] is None
+    np.testing.assert_array_equal(found["x"][0].numpy(), t.numpy() * 2)

@@ -150,6 +150,18 @@ def test_what_is_changed_in_place_stays_where_it_is(grid: DeviceMesh) -> None:
     assert np.array_equal(x.numpy(), A)
 
 
+def test_a_parameter_stays_a_leaf_and_gradients_pass_through_what_takes_its_values(grid: DeviceMesh) -> None:
+    w = on(grid, Shard(0), Shard(1)).requires_grad_()
+    with weft.no_grad():
+        w.copy_(on(grid, Replicate(), Shard(0)))
+    assert w.is_leaf and w.requires_grad and w.placements == (Shard(0), Shard(1))
+    x = on(grid, Replicate(), Shard(0))
+    x.copy_(w)
+    assert not x.is_leaf and x.placements == (Replicate(), Shard(0))
+    (x * 2).sum().backward()
+    assert w.grad.full_tensor().tolist() == np.full(A.shape, 2.0).tolist()
+
+
 def test_ordinary_tensors_meet_those_on_a_mesh_without_dimensions_only(line: DeviceMesh) -> None:
     x = on(line, Shard(0))
     scale = weft.tensor(3.0, requires_grad=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +10,6 @@ import weft
 from weft import nn
 from weft.distributed import DeviceMesh, init_device_mesh
 from weft.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
-from weft.distributed.tensor.modules import mapped
 
 
 def test_what_is_not_partitioned_is_on_each_device() -> None:
@@ -40,16 +39,3 @@ def test_inputs_and_outputs_are_changed_where_they_pass() -> None:
     y = model(x)
     assert not isinstance(y, DTensor)
     assert np.allclose(y.numpy(), expected, rtol=1e-6)
-
-
-class Pair(NamedTuple):
-    a: Any
-    b: Any
-
-
-def test_tensors_are_found_in_nested_containers() -> None:
-    t = weft.ones(2)
-    found = mapped({"x": [t, 1], "y": Pair(t, (t,)), "z": None}, lambda t: t * 2)
-    assert found["x"][0].tolist() == [2, 2] and found["x"][1] == 1
-    assert isinstance(found["y"], Pair) and found["y"].b[0].tolist() == [2, 2]
-    assert found["z"] is None

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from weft.ir.graph import Node
 from weft.ir.regions.boxes import IndexBox, Interval, full, holds
-from weft.ir.regions.parts import parts_of, shrunk
+from weft.ir.regions.parts import PartsOf, parts_of, shrunk
+from weft.ir.rewrite import rebuilt
 from weft.testing.dependence import leaf, some_node, some_shape
+from weft.testing.programs import numpy_leaf
 from weft.testing.reference import evaluate
 
 QUIET: dict[str, Any] = {"suppress_health_check": list(HealthCheck), "deadline": None}
@@ -40,5 +42,22 @@ def test_a_part_is_made_from_the_boxes_that_it_names(random: Random) -> None:
     both = zip(node.inputs, parts.inputs, strict=True)
     made = parts.make([shrunk(i, full(i.shape), part) for i, part in both if part is not None])
     whole, got = evaluate([node, made])
+    wanted = whole[tuple(slice(i.lo, i.hi) for i in box)]  # pyright: ignore[reportArgumentType]
+    np.testing.assert_array_equal(got, wanted, err_msg=f"{node!r} {node.attrs} {box}")
+
+
+@settings(max_examples=150, **QUIET)
+@given(RANDOM)
+def test_parts_found_for_a_node_make_those_of_nodes_that_are_alike(random: Random) -> None:
+    x = leaf(*some_shape(random))
+    node = some_node(random, x)
+    (values,) = evaluate([x])
+    (other,) = rebuilt([node], {x: numpy_leaf(values[::-1].copy() if values.ndim else values)})
+    box, parts = some_box(random, node), PartsOf()
+    first = parts[node, box]
+    assert parts[node, box] is first
+    both = zip(other.inputs, parts[other, box].inputs, strict=True)
+    made = parts[other, box].make([shrunk(i, full(i.shape), part) for i, part in both if part is not None])
+    whole, got = evaluate([other, made])
     wanted = whole[tuple(slice(i.lo, i.hi) for i in box)]  # pyright: ignore[reportArgumentType]
     np.testing.assert_array_equal(got, wanted, err_msg=f"{node!r} {node.attrs} {box}")

@@ -19,7 +19,7 @@ from weft.ir.loop_body import LoopNode
 from weft.ir.placement import Layout, Mesh, Replicate, Shard, boxes
 from weft.scheduler.realize import realize
 from weft.scheduler.sharding.lower import Lowered, lower
-from weft.scheduler.sharding.propagate import Placed, propagate
+from weft.scheduler.sharding.propagate import Placed, Propagation, propagate
 from weft.testing.reference import evaluate
 
 Sharded = dict[Tensor, int]
@@ -158,3 +158,37 @@ def test_devices_run_what_is_lowered() -> None:
         for n, box in zip(lowered.locals[root], where, strict=True):
             got = (n.storage or constants[n]).numpy()
             np.testing.assert_allclose(got, whole[_slices(box)], rtol=1e-4, atol=1e-5)
+
+
+def residual(layers: int) -> tuple[list[Tensor], Sharded]:
+    """A training step of a network whose layers add to a stream, each read by several."""
+    weights = [numbers(8, 8) / 3 for _ in range(2 * layers)]
+    weft.realize(*weights)
+    for w in weights:
+        w.requires_grad = True
+    x = numbers(6, 5, 8)
+    h = x
+    for up, down in zip(weights[::2], weights[1::2], strict=True):
+        h = h + (h - h.mean(-1, keepdim=True)) @ up.T @ down
+    sharded = {x: 0} | dict.fromkeys(weights[::2], 0) | dict.fromkeys(weights[1::2], 0)
+    return [h, *gradients((h**2).mean(), weights)], sharded
+
+
+def test_layers_that_are_alike_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What deciding takes does not grow with the depth of a network, and what lies between cuts does not either."""
+    studied: list[int] = []
+    candidates = Propagation._candidates
+
+    def counted(self: Propagation, node: Node, *rest: Any) -> Any:
+        studied.append(len(self._cone(node)[0][0]))  # type: ignore[index]
+        return candidates(self, node, *rest)
+
+    monkeypatch.setattr(Propagation, "_candidates", counted)
+    counts: list[tuple[int, int]] = []
+    for layers in (4, 8):
+        results, sharded = residual(layers)
+        found, _ = compare(results, sharded, 2)
+        counts.append((len(studied), max(studied)))
+        assert len(found.choices) > 6 * layers
+        studied.clear()
+    assert counts[0] == counts[1]

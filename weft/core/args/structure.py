@@ -111,4 +111,30 @@ def builder(tree: Any, number: Callable[[Any], int], other: Callable[[Any], obje
     return lambda _: tree
 
 
+def tensors_in(tree: Any) -> list[Any]:
+    """The tensors of `tree`, each once."""
+    found: dict[int, Any] = {}
+
+    def number(t: Any) -> int:
+        found[id(t)] = t
+        return 0
+
+    builder(tree, number)
+    return list(found.values())
+
+
+def mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
+    """`tree` with `change(t)` in place of each tensor t, which is changed once wherever it stands."""
+    made: list[Any] = []
+    numbers: dict[int, int] = {}
+
+    def number(t: Any) -> int:
+        if id(t) not in numbers:
+            numbers[id(t)] = len(made)
+            made.append(change(t))
+        return numbers[id(t)]
+
+    return builder(tree, number)(made)
+
+
 _SIMPLE = (int, float, complex, str, bytes, type(None), type)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, overload
 
 from weft.core.args.handle import describe
-from weft.core.compile.compiled_function import CompiledFunction, InMode, living
+from weft.core.compile.compiled_function import CompiledFunction, compiled, living, name_of
 from weft.core.compile.in_memory import InMemory
 from weft.core.compile.over_devices import OverDevices
 from weft.errors import ArgumentError, DTypeError
@@ -109,31 +109,47 @@ def compile(
         return fn
     if not callable(fn):
         raise DTypeError(f"compile: expected a function, got {describe(fn)}")
-    already: Any = fn
-    if isinstance(fn, CompiledFunction):
-        return already
+    already = _compiled_of(fn)
+    if already is not None:
+        _refuse_other_wishes(already, devices, memory, numerics)
+        return fn
+    made: CompiledFunction[..., Any]
     if devices is not None:
-        return OverDevices(fn, devices, memory, numerics, fullgraph, dynamic)
+        made = OverDevices(fn, devices, memory, numerics, fullgraph, dynamic)
+    elif memory is not None:
+        made = InMemory(fn, memory, numerics, fullgraph, dynamic)
+    else:
+        made = compiled(fn, fullgraph, dynamic, numerics)
     form: Any = getattr(fn, "_compiled_form", None)
-    if memory is not None:
-        if form is not None:
-            raise ArgumentError("compile: memory= is for functions; compile the one that calls the module")
-        return InMemory(fn, memory, numerics, fullgraph, dynamic)
-    if form is not None:
-        return form(fullgraph, dynamic, numerics)
-    return compiled(fn, fullgraph, dynamic, numerics)
+    return made if form is None else form(made)
 
 
-def compiled(
-    fn: Callable[P, R], fullgraph: bool, dynamic: bool | None, mode: Literal["free", "same"] | None
-) -> CompiledFunction[P, R]:
-    """The compiled form of a function, whose calls are made in the mode of `weft.numerics`, if one is given."""
-    if mode is None:
-        return CompiledFunction(fn, fullgraph, dynamic)
-    return InMode(fn, mode, fullgraph, dynamic)
+def _compiled_of(fn: Any) -> CompiledFunction[..., Any] | None:
+    """The compiled function that `fn` is, or that calls of a compiled module go to."""
+    for found in (fn, getattr(fn, "_compiled", None)):
+        if isinstance(found, CompiledFunction):
+            return cast("CompiledFunction[..., Any]", found)
+    return None
+
+
+def _refuse_other_wishes(
+    already: CompiledFunction[..., Any],
+    devices: Any,
+    memory: int | Mapping[str, int] | None,
+    numerics: Literal["free", "same"] | None,
+) -> None:
+    """Raise an ArgumentError for what a function that is compiled already would have to be compiled anew for."""
+    have = already.asked
+    asked = {"devices": devices, "memory": memory, "numerics": numerics}
+    for name, value in asked.items():
+        if value is not None and value != have.get(name):
+            raise ArgumentError(
+                f"compile: {name_of(already.fn)} is compiled already, with {name}={have.get(name)!r}, and cannot be "
+                f"with {name}={value!r} besides; compile what it was made of, which is its .fn"
+            )
 
 
 def reset() -> None:
     """Have every compiled function trace anew."""
-    for compiled in living():
-        compiled.forget()
+    for function in living():
+        function.forget()

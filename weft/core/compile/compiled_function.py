@@ -15,10 +15,10 @@ from weakref import WeakSet
 from weft.autograd.context import context, default_device
 from weft.core.args.handle import Handle
 from weft.core.args.modes import numerics
-from weft.core.args.structure import Key, Same, flatten, is_named_tuple
+from weft.core.args.structure import Key, Same, flatten, is_named_tuple, tensors_in
 from weft.core.compile.aliases import disambiguate_captures
 from weft.core.compile.direct_call import DirectCall
-from weft.core.compile.recording import Left
+from weft.core.compile.recording import Left, Recording
 from weft.core.compile.replay import Replay, make_replay
 from weft.core.execute import run, tracing
 from weft.errors import ArgumentError
@@ -78,6 +78,11 @@ class CompiledFunction(Generic[P, R]):
         update_wrapper(self, fn, updated=())
         _made.add(self)
 
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The arguments of `compile` that it was made with."""
+        return {"fullgraph": self.fullgraph, "dynamic": self.dynamic, "numerics": self.numerics}
+
     def forget(self) -> None:
         """Trace anew when called again."""
         with self._lock:
@@ -97,7 +102,7 @@ class CompiledFunction(Generic[P, R]):
             if objects is not None:
                 self._direct = replay.direct
                 return replay.run(objects)
-        return self._find_and_run(args, kwargs)
+        return self.called(args, kwargs)
 
     def __get__(self, owner: object, cls: type | None = None) -> Any:
         """As a method: the object comes first."""
@@ -110,9 +115,10 @@ class CompiledFunction(Generic[P, R]):
         return getattr(self.fn, name)
 
     def __repr__(self) -> str:
-        return f"<weft.compile of {_name(self.fn)}: {len(self._replays)} traces>"
+        return f"<weft.compile of {name_of(self.fn)}: {len(self._replays)} traces>"
 
-    def _find_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call with these arguments, which are passed on as they are."""
         if tracing.current() is not None:
             fn: Callable[..., Any] = self.fn
             return fn(*args, **kwargs)
@@ -215,11 +221,24 @@ class CompiledFunction(Generic[P, R]):
         if len(self._replays) >= _WARN_AT and not self._warned:
             self._warned = True
             warnings.warn(
-                f"weft.compile: {_name(self.fn)} has been traced {len(self._replays)} times, now for arguments "
+                f"weft.compile: {name_of(self.fn)} has been traced {len(self._replays)} times, now for arguments "
                 f"{_show(key)}; Python values and shapes that change from call to call are traced each time: "
                 "pass numbers as tensors, and pad to a few sizes",
                 stacklevel=5,
             )
+
+    def recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recording | None:
+        """The recording of such a call, in the caller's mode, if it can be run as things are."""
+        tensors: list[Tensor] = []
+        key = self._key(args, kwargs, tensors)
+        with self._lock:
+            found = None if key is None else self._matching(key, tensors)
+        return None if found is None else found[0].recording
+
+    def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tracing.GraphBreak, ...]:
+        """The places where such calls ask for values, once they are not traced any more; none where they may be."""
+        broken = self._broken.get(self._asked(args, kwargs))
+        return broken.last.breaks if broken is not None and broken.holds() else ()
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
         """The kernels that a call with these arguments runs, with their times. The call is made twice: once to trace
@@ -262,7 +281,7 @@ class CompiledFunction(Generic[P, R]):
                 return found
             self(*args, **kwargs)  # pyright: ignore[reportCallIssue]
         raise ArgumentError(
-            f"compile: {_name(self.fn)} makes new state in every call, so no plan of it can be kept"
+            f"compile: {name_of(self.fn)} makes new state in every call, so no plan of it can be kept"
         )
 
 
@@ -272,26 +291,40 @@ class InMode(CompiledFunction[P, R]):
     def __init__(
         self, fn: Callable[P, R], mode: Literal["free", "same"], fullgraph: bool, dynamic: bool | None
     ) -> None:
-        self.numerics, self.mode = mode, numerics(mode)
+        self.numerics = mode
         super().__init__(fn, fullgraph, dynamic)
 
+    def _mode(self) -> numerics:
+        """The mode, as a context of its own: calls of several threads end in any order."""
+        assert self.numerics is not None
+        return numerics(self.numerics)
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        with self.mode:
+        with self._mode():
             result = super().__call__(*args, **kwargs)
-            made: list[Tensor] = []
-            flatten(result, made, {})
-            for t in made:  # those that require grad are not computed yet, and would be in the caller's mode
+            for t in tensors_in(
+                result
+            ):  # those that require grad are not computed yet, and would be in the caller's mode
                 if context().trace is None:
                     run.realize_value(t.value)
             return result
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
-        with self.mode:
+        with self._mode():
             return super().explain(*args, **kwargs)
 
     def profile(self, *args: P.args, **kwargs: P.kwargs) -> Profile:
-        with self.mode:
+        with self._mode():
             return super().profile(*args, **kwargs)
+
+
+def compiled(
+    fn: Callable[P, R], fullgraph: bool, dynamic: bool | None, mode: Literal["free", "same"] | None
+) -> CompiledFunction[P, R]:
+    """The compiled form of a function, whose calls are made in the mode of `weft.numerics`, if one is given."""
+    if mode is None:
+        return CompiledFunction(fn, fullgraph, dynamic)
+    return InMode(fn, mode, fullgraph, dynamic)
 
 
 _made: WeakSet[CompiledFunction[..., Any]] = WeakSet()
@@ -302,7 +335,8 @@ def living() -> list[CompiledFunction[..., Any]]:
     return list(_made)
 
 
-def _name(fn: Any) -> str:
+def name_of(fn: Any) -> str:
+    """The name of a function, for people."""
     return getattr(fn, "__qualname__", None) or type(fn).__name__
 
 
@@ -329,5 +363,5 @@ def _text(k: Any, specs: Sequence[Any]) -> str:
     if kind in (tuple, list) or is_named_tuple(kind):
         return f"({', '.join(_text(p, specs) for p in parts)})"
     if is_dataclass(kind):
-        return f"{_name(kind)}({', '.join(_text(p, specs) for p in parts)})"
+        return f"{name_of(kind)}({', '.join(_text(p, specs) for p in parts)})"
     return repr(parts[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
-from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from weft.core.args.modes import numerics
 from weft.core.compile.compiled_function import CompiledFunction
@@ -28,16 +28,22 @@ class InMemory(CompiledFunction[P, R]):
         fullgraph: bool,
         dynamic: bool | None,
     ) -> None:
-        self.memory: Mapping[str | None, int] = {None: memory} if isinstance(memory, int) else {**memory}
-        for device, nbytes in self.memory.items():
+        self.memory = memory
+        self._bytes: Mapping[str | None, int] = {None: memory} if isinstance(memory, int) else {**memory}
+        for device, nbytes in self._bytes.items():
             memory_limit(nbytes, device)  # which says what is wrong
         self.numerics = mode
         super().__init__(fn, fullgraph, dynamic)
 
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The arguments of `compile` that it was made with."""
+        return {**super().asked, "memory": self.memory}
+
     def _limits(self) -> ExitStack:
         stack = ExitStack()
         stack.enter_context(numerics(self.numerics) if self.numerics is not None else nullcontext())
-        for device, nbytes in self.memory.items():
+        for device, nbytes in self._bytes.items():
             stack.enter_context(memory_limit(nbytes, device))
         return stack
 

@@ -2,30 +2,44 @@
 
 step = weft.compile(step, devices=["cuda:0", "cuda:1"])
 
-calls 1, 2    on the device where everything is; the last of them is traced with all state that there is
-then          the graph, on a mesh of the devices: a layout for each argument and each tensor of the state, by cost
-from then on  the state lies on the mesh; arguments are laid out, the function is compiled for the mesh, and
-              results come back whole
+calls 1, 2    on the device where everything is, until a call is known that makes no new state
+then          its graph, on a mesh of the devices: a layout for each tensor of the state, by cost; it moves there
+from then on  arguments are copied to the mesh, and results, and what the function wrote to its arguments, back: within
+              what is traced, so that it is part of the graph whose layouts are searched
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from weakref import ref
 
-from weft.autograd.value import Value
-from weft.core.args.handle import wrap
-from weft.core.args.modes import no_grad
-from weft.core.args.structure import builder, flatten
-from weft.core.compile.compiled_function import InMode
+from weft.autograd.context import context, default_device, switched
+from weft.autograd.value import Value, apply
+from weft.core.args.axes import is_int
+from weft.core.args.handle import describe, wrap
+from weft.core.args.modes import no_grad, numerics
+from weft.core.args.structure import mapped, tensors_in
+from weft.core.compile.compiled_function import CompiledFunction, name_of
 from weft.core.compile.recording import Recording
-from weft.core.execute import meshes, tracing
+from weft.core.execute import meshes, run, tracing
+from weft.core.execute.changes import restored_on_error
+from weft.core.layout.creation import place
 from weft.core.sharding.device_mesh import DeviceMesh, made
-from weft.core.sharding.tensors import full_tensor, laid_out
-from weft.errors import ArgumentError
+from weft.core.sharding.tensors import laid_out
+from weft.core.views import views
+from weft.errors import ArgumentError, DTypeError
+from weft.ir.graph import Target
+from weft.ir.ops import Op
 from weft.ir.placement import Layout, Replicate, is_mesh
 
 if TYPE_CHECKING:
+    from weft.core.execute.explanation import Explanation, Profile
     from weft.core.tensor.tensor import Tensor
     from weft.ir.graph import Node
     from weft.scheduler.placing.layouts import Chosen
@@ -34,42 +48,95 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class OverDevices(InMode[P, R]):
+class OverDevices(CompiledFunction[P, R]):
     """A compiled function whose work is spread over the devices of a mesh; see `compile`."""
 
     def __init__(
         self,
         fn: Callable[P, R],
-        devices: DeviceMesh | Sequence[str] | str,
+        devices: Any,
         memory: int | Mapping[str, int] | None,
         mode: Literal["free", "same"] | None,
         fullgraph: bool,
         dynamic: bool | None,
     ) -> None:
-        self.mesh, self.limit = _mesh(devices), _limit(memory)
+        self._devices, self._memory = devices, memory
+        self.mesh = _mesh(devices)
+        self.limit = _limit(memory, self.mesh)
+        self.numerics = mode
         self.chosen: Chosen | None = None
         """The decisions: layouts, with the prices of others, and a bound on what any choice could take."""
-        self._arguments: list[Layout] = []
-        super().__init__(fn, mode or "free", fullgraph, dynamic)
+        super().__init__(fn, fullgraph, dynamic)
+        self._here, self._there = (
+            CompiledFunction[P, R](_named(way, fn), fullgraph, dynamic)
+            for way in (self._at_home, self._on_mesh)
+        )
+        self._is_spread = False
+        self._state: dict[int, ref[Tensor]] = {}
+        self._deciding = threading.RLock()
+        self._told = False
 
-    def forget(self) -> None:
-        super().forget()
-        self.chosen = None
+    @property
+    def asked(self) -> dict[str, Any]:
+        return {**super().asked, "devices": self._devices, "memory": self._memory}
+
+    def __repr__(self) -> str:
+        return f"<weft.compile of {name_of(self.fn)} over {', '.join(self.mesh.devices)}>"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if tracing.current() is not None or len(self.mesh.devices) < 2:
-            return super().__call__(*args, **kwargs)
-        if self.chosen is None:
-            result = super().__call__(*args, **kwargs)
-            if self._recent is not None:  # a trace that makes no new state
-                self._decide(self._recent.recording, args, kwargs)
+        if tracing.current() is not None:
+            return self.fn(*args, **kwargs)
+        with self._mode():
+            if not self._is_decided(args, kwargs):
+                with self._deciding:  # the state is where it was until all of it has moved
+                    if not self._is_decided(args, kwargs):
+                        try:
+                            result = self._here.called(args, kwargs)
+                            self._tell_breaks(args, kwargs)
+                            return result
+                        except _StateIsThereError:
+                            self._is_spread = True
+            result = self._there.called(args, kwargs)
+            for t in tensors_in(
+                result
+            ):  # those that require grad are not computed yet, and would be in another mode
+                run.realize_value(t.value)
             return result
-        call: Any = super().__call__
-        moved, named = self._laid_out((args, kwargs))
-        return self._whole(call(*moved, **named))
 
-    def _decide(self, r: Recording, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Choose layouts for what was traced, and lay out the state."""
+    def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
+        """As of any compiled function; over the devices, once the layouts of its state are decided."""
+        with self._mode():
+            return self._settled(args, kwargs).explain(*args, **kwargs)
+
+    def profile(self, *args: P.args, **kwargs: P.kwargs) -> Profile:
+        """As of any compiled function; no times over several devices."""
+        with self._mode():
+            return self._settled(args, kwargs).profile(*args, **kwargs)
+
+    def _settled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CompiledFunction[P, R]:
+        self(*args, **kwargs)  # pyright: ignore[reportCallIssue]
+        with self._deciding:
+            return self._there if self._is_decided(args, kwargs) else self._here
+
+    @contextmanager
+    def _mode(self) -> Generator[None]:
+        """The mode of calls: layouts are searched, and sums as asked for."""
+        with meshes.searched(self.limit), nullcontext() if self.numerics is None else numerics(self.numerics):
+            yield
+
+    # deciding ---------------------------------------------------------------------------------------------------------
+
+    def _is_decided(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """True where the state is on the mesh: it goes there once there is a trace, that fits, of such a call."""
+        if not self._is_spread:
+            with self._deciding:
+                known = None if self._is_spread else self._here.recorded(args, kwargs)
+                if known is not None:
+                    self._decide(known)
+        return self._is_spread
+
+    def _decide(self, r: Recording) -> None:
+        """Choose layouts for what was traced, and lay out the state: all of it or nothing."""
         leaves = {k: v.node for k, v in r.placeholders.items() if k < r.arguments + len(r.captured)}
         places = set(leaves.values())
         nodes = dict.fromkeys(v.node for v in r.values if v.node not in places and v.node.storage is None)
@@ -79,58 +146,196 @@ class OverDevices(InMode[P, R]):
             new = r.values[rebind.value].node
             if old is not None and new.shape == old.shape and new not in places and new.storage is None:
                 updates.append((new, old))
-        same = self.numerics == "same"
         layouts, chosen = meshes.layouts_for(
-            list(nodes), list(leaves.values()), updates, self.mesh.root, self.limit, not same
+            list(nodes), list(leaves.values()), updates, self.mesh.root, self.limit, not context().pinned
         )
         of = dict(zip(leaves, layouts, strict=True))
-        whole: Layout = (Replicate(),) * len(self.mesh.root.shape)
-        super().forget()
-        with no_grad():
-            for k, t in enumerate(r.captured, r.arguments):
-                self._move(t, of.get(k, whole))
-        self._arguments = [of.get(k, whole) for k in range(r.arguments)]
-        self.chosen = chosen
+        self._move([(t, of.get(k, self._everywhere)) for k, t in enumerate(r.captured, r.arguments)])
+        self.chosen, self._is_spread = chosen, True
 
-    def _move(self, t: Tensor, layout: Layout) -> None:
-        """Lay out a tensor of the state, and its gradient, on the mesh."""
-        grad = t.grad
-        if not is_mesh(t.value.node.device):
-            there = wrap(laid_out(Value(t.value.node), self.mesh.root, layout)).realize()
-            t.rebind(Value(there.value.node, t.value.needs_grad))
-            t.look = None  # who looked at the same elements keeps those that were
-        if grad is not None and not is_mesh(grad.value.node.device):
-            t.grad = wrap(laid_out(Value(grad.value.node), self.mesh.root, layout)).realize()
+    @property
+    def _everywhere(self) -> Layout:
+        return (Replicate(),) * len(self.mesh.root.shape)
 
-    def _laid_out(self, tree: Any) -> Any:
-        """Arguments on the mesh: as chosen for those of the traced call, in their order; others on every device."""
-        tensors: list[Tensor] = []
-        numbers: dict[int, int] = {}
-        flatten(tree, tensors, numbers)
-        known = len(tensors) == len(self._arguments)
-        whole: Layout = (Replicate(),) * len(self.mesh.root.shape)
-        given = [
-            self._on_mesh(t, layout)
-            for t, layout in zip(tensors, self._arguments if known else [whole] * len(tensors), strict=True)
+    def _move(self, state: Sequence[tuple[Tensor, Layout]]) -> None:
+        """Lay out tensors, and their gradients, on the mesh: all of them or none."""
+        mesh = self.mesh.root
+        moving = [(t, layout) for t, layout in state if not is_mesh(t.value.node.device)]
+        grads = [
+            (t, laid_out(Value(g.value.node), mesh, layout))
+            for t, layout in state
+            if (g := t.grad) is not None and not is_mesh(g.value.node.device)
         ]
-        return builder(tree, lambda t: numbers[id(t)])(given)
+        values: list[tuple[Tensor, Value]] = []
+        for t, layout in moving:
+            v = t.value
+            if v.is_leaf:
+                values.append((t, Value(laid_out(Value(v.node), mesh, layout).node, v.needs_grad)))
+            else:
+                values.append((t, laid_out(v, mesh, layout)))
+        run.realize([v.node for _, v in (*values, *grads)])
+        seen = _seen([t for t, _ in values])
+        with restored_on_error([t for t, _ in values], [t for t, _ in grads]):
+            for t, v in values:
+                t.rebind(v)
+                t.look = None  # who else looked at the same elements keeps those that were
+                self._state[id(t)] = ref(t)
+            for source, out, steps in seen:
+                views.compose_views(source, out, steps)
+            for t, v in grads:
+                t.grad = wrap(v)
 
-    def _on_mesh(self, t: Tensor, layout: Layout) -> Tensor:
-        return t if is_mesh(t.value.node.device) else wrap(laid_out(t.value, self.mesh.root, layout))
+    def _tell_breaks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Warn, once, where no call will be known as a whole."""
+        breaks = self._here.leaves(args, kwargs)
+        if breaks and not self._told:
+            self._told = True
+            warnings.warn(
+                f"weft.compile: {name_of(self.fn)} is not spread over {', '.join(self.mesh.devices)}, and stays on "
+                f"{default_device()}: it asks for values, so its graph is never known as a whole. "
+                f"{'; '.join(dict.fromkeys(map(str, breaks)))}",
+                stacklevel=4,
+            )
 
-    def _whole(self, tree: Any) -> Any:
-        """Results as they are without a mesh: on the default device."""
-        tensors: list[Tensor] = []
-        numbers: dict[int, int] = {}
-        flatten(tree, tensors, numbers)
-        captured = {id(t) for t in tensors if t.value.is_leaf and t.value.needs_grad}
-        given = [
-            full_tensor(t) if is_mesh(t.value.node.device) and id(t) not in captured else t for t in tensors
-        ]
-        return builder(tree, lambda t: numbers[id(t)])(given)
+    def _at_home(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function where everything is; _StateIsThereError where its state is on the mesh already."""
+        trace = tracing.current()
+        if trace is not None:
+            trace.arrives = self._turn_back
+        fn: Callable[..., Any] = self.fn
+        return fn(*args, **kwargs)
+
+    def _turn_back(self, t: Tensor) -> None:
+        if t.value.node.device == self.mesh.name:
+            raise _StateIsThereError
+
+    # on the mesh ------------------------------------------------------------------------------------------------------
+
+    def _on_mesh(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function with its arguments on the mesh: what is traced, or run where values are asked for. It has
+        done to the arguments afterwards what it did to those that it got."""
+        home, trace = default_device(), tracing.current()
+        arguments: list[Tensor] = tensors_in((args, kwargs))
+        if trace is not None:
+            given = {id(t) for a in arguments for t in (a, a.__dict__.get("_grad"))}
+            trace.arrives = lambda t: None if id(t) in given else self._arrived(t, home)
+        moved = {id(t): _Moved.of(t, self.mesh.name) for t in arguments if self._moves(t)}
+        for source, out, steps in _seen([m.argument for m in moved.values()]):
+            views.compose_views(moved[id(source)].there, moved[id(out)].there, steps)
+        there = {id(m.there): m for m in moved.values()}
+        with switched(devices=(*context().devices, self.mesh.name)):
+            fn: Callable[..., Any] = self.fn
+            result = fn(
+                *mapped(args, lambda t: moved[id(t)].there if id(t) in moved else t),
+                **mapped(kwargs, lambda t: moved[id(t)].there if id(t) in moved else t),
+            )
+        for m in moved.values():
+            m.bring_back(home)
+
+        def back(t: Tensor) -> Tensor:
+            if id(t) in there:
+                return there[id(t)].argument
+            if not is_mesh(t.value.node.device) or self._stays(t):
+                return t
+            look, out = t.look, wrap(place(t.value, home))
+            known = [] if look is None else [(m, s) for m, s in views.seen_from(t, look) if id(m) in there]
+            for source, steps in known[:1]:
+                views.compose_views(there[id(source)].argument, out, steps)
+            return out
+
+        return mapped(result, back)
+
+    def _moves(self, t: Tensor) -> bool:
+        device = t.value.node.device
+        return device != run.META and not is_mesh(device)
+
+    def _stays(self, t: Tensor) -> bool:
+        """True for a result that is state: it stays itself."""
+        known = self._state.get(id(t))
+        return (t.is_leaf and t.requires_grad) or (known is not None and known() is t)
+
+    def _arrived(self, t: Tensor, home: str) -> None:
+        """State that no call had read before: each device gets all of it."""
+        if t.value.node.device in (None, home):
+            self._move([(t, self._everywhere)])
 
 
-def _mesh(devices: DeviceMesh | Sequence[str] | str) -> DeviceMesh:
+class _StateIsThereError(BaseException):
+    """The end of a trace in which a tensor is on the mesh, where another function has moved it. No Exception: a trace
+    that is interrupted leaves nothing behind."""
+
+
+@dataclass(slots=True, eq=False)
+class _Moved:
+    """An argument, and the tensor on the mesh that the function gets for it; their values and gradients before."""
+
+    argument: Tensor
+    there: Tensor
+    value: Value
+    grad: Tensor | None
+    grad_value: Value | None
+
+    @classmethod
+    def of(cls, t: Tensor, mesh: str) -> _Moved:
+        there = wrap(apply(Op.COPY, (t.value,), Target(mesh)))
+        grad = None
+        if t.value.needs_grad:
+            if there.value.needs_grad:
+                there.retain_grad()
+            before = t.grad
+            if before is not None:
+                grad = there.grad = wrap(apply(Op.COPY, (before.value,), Target(mesh)))
+        return cls(t, there, there.value, grad, None if grad is None else grad.value)
+
+    def bring_back(self, home: str) -> None:
+        """Have the argument be what the function made of the tensor that it got."""
+        t, there = self.argument, self.there
+        own = t.value.node.device or home
+        v = there.value
+        if v is not self.value:
+            if v.is_leaf and v.needs_grad and not t.value.needs_grad:
+                t.requires_grad_()
+            if v.node is not self.value.node or v.needs_grad is not t.value.needs_grad:
+                self._write(place(v, own))
+        grad = there.grad
+        if grad is not self.grad or (grad is not None and grad.value is not self.grad_value):
+            t.grad = None if grad is None else wrap(place(grad.value, own))
+
+    def _write(self, value: Value) -> None:
+        t = self.argument
+        if t.value.is_leaf and t.value.needs_grad:  # the function was allowed to
+            with no_grad():
+                self._take(Value(value.node))
+        else:
+            self._take(value)
+
+    def _take(self, value: Value) -> None:
+        if value.shape == self.argument.value.shape:
+            self.argument.become("compile", value)
+        else:
+            self.argument.in_shape("compile", value)
+
+
+def _seen(tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor, tuple[views.ViewStep, ...]]]:
+    """The tensors that are views of others among them: (of which, the view, the steps to it)."""
+    number = {id(t): k for k, t in enumerate(tensors)}
+    found: list[tuple[Tensor, Tensor, tuple[views.ViewStep, ...]]] = []
+    for k, t in enumerate(tensors):
+        known = [] if t.look is None else [(m, s) for m, s in views.seen_from(t, t.look) if id(m) in number]
+        # of two that look at just the same, the later is a view of the first
+        first = [(m, s) for m, s in known if s or number[id(m)] < k]
+        if first:
+            source, steps = min(first, key=lambda found: len(found[1]))
+            found.append((source, t, steps))
+    return found
+
+
+def _named(way: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A way to call a function, by the name of that."""
+    return update_wrapper(partial(way), fn, updated=())
+
+
+def _mesh(devices: Any) -> DeviceMesh:
     """The devices in a row: a mesh as it is; "cuda:*", all of a kind."""
     if isinstance(devices, DeviceMesh):
         return devices
@@ -141,12 +346,23 @@ def _mesh(devices: DeviceMesh | Sequence[str] | str) -> DeviceMesh:
                 f"compile: devices is a list of names, a DeviceMesh, or all of a kind such as 'cuda:*', got {devices!r}"
             )
         devices = [f"{kind}:{k}" for k in range(meshes.count(kind))]
-    names = list(devices)
+    names = [getattr(d, "name", d) for d in devices]
+    for name in names:
+        if not isinstance(name, str):
+            raise DTypeError(f"compile: devices: expected names of devices, or devices, got {describe(name)}")
     return DeviceMesh.of(made("compile", names, (len(names),), None))
 
 
-def _limit(memory: int | Mapping[str, int] | None) -> int | None:
+def _limit(memory: int | Mapping[str, int] | None, mesh: DeviceMesh) -> int | None:
     """The bytes that each device may take: the least that is given."""
-    if memory is None or isinstance(memory, int):
-        return memory
-    return min(memory.values(), default=None)
+    if memory is None:
+        return None
+    given = memory if isinstance(memory, Mapping) else dict.fromkeys(mesh.devices, memory)
+    for name, nbytes in given.items():
+        if (name if ":" in name else f"{name}:0") not in mesh.devices:
+            raise ArgumentError(
+                f"compile: memory= has a limit for {name!r}, which is none of devices=: {', '.join(mesh.devices)}"
+            )
+        if not is_int(nbytes) or nbytes < 0:
+            raise ArgumentError(f"compile: memory= is a number of bytes for {name!r}, got {nbytes!r}")
+    return min(given.values(), default=None)

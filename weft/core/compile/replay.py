@@ -690,12 +690,6 @@ def _kept(r: Recording, device: Device, nodes: Sequence[Node], dynamic: bool) ->
     return Kept(parts)
 
 
-def _laid_out_as(old: Node, v: Value) -> Value:
-    """As `laid_out_like`; a leaf stays one."""
-    out = laid_out_like(old, Value(v.node) if v.is_leaf else v)
-    return Value(out.node, v.needs_grad) if v.is_leaf and out.node is not v.node else v if v.is_leaf else out
-
-
 class LazyReplay(Replay):
     """A recording whose results are computed lazily, for the reasons that `make_replay` states."""
 
@@ -708,19 +702,27 @@ class LazyReplay(Replay):
             return self._run(objects)
 
     def _run(self, objects: list[Any]) -> Any:
+        return self._computed(objects, self._values(objects))
+
+    def _values(self, objects: list[Any]) -> list[Value]:
+        """The recorded values over the tensors of a call."""
         r = self.recording
         known = {v: objects[k].value for k, v in r.placeholders.items()}
         drawn = {
-            n: run.from_numpy(np.array(g.words(count), np.uint32), default_device())
+            n: run.from_numpy(np.array(g.words(count), np.uint32), n.device or default_device())
             for g, n, count in r.draws
         }
         values = instantiate(r.values, known, drawn)
         for b in r.rebinds:
             if isinstance(b.target, int):
-                values[b.value] = _laid_out_as(objects[b.target].value.node, values[b.value])
+                values[b.value] = laid_out_like(objects[b.target].value.node, values[b.value])
         for g in r.set_grads:
             if g.value is not None:
-                values[g.value] = _laid_out_as(objects[g.target].value.node, values[g.value])
+                values[g.value] = laid_out_like(objects[g.target].value.node, values[g.value])
+        return values
+
+    def _computed(self, objects: list[Any], values: Sequence[Value]) -> Any:
+        r = self.recording
         if self._realize:
             run.realize([v.node for v in values])
         results = [
@@ -762,11 +764,14 @@ class LazyReplay(Replay):
         return Profile(())
 
     def explain(self, objects: list[Any]) -> Explanation:
-        """Run; the kernels of what was recorded, without times."""
+        """The kernels of the run, without times."""
         from weft.core.execute.explanation import explain_nodes
 
-        self.run(objects)
-        return explain_nodes([v.node for v in self.recording.values])
+        with exclusive(self._changed(objects)):
+            values = self._values(objects)
+            found = explain_nodes([v.node for v in values])
+            self._computed(objects, values)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -847,13 +852,21 @@ class PartsReplay(LazyReplay):
             [None if i is None else Value(env[i]) for i in grads],
         )
 
+    def explain(self, objects: list[Any]) -> Explanation:
+        """Run; the kernels of the plan's parts, without times."""
+        from weft.core.execute.explanation import explain_nodes
+
+        self.run(objects)
+        return explain_nodes([v.node for v in self.recording.values])
+
 
 @dataclass(frozen=True, slots=True)
 class _Laid:
-    """The plan of a recording for tensors that lie so. `rebound`, `grads`: the places of values that state and
-    gradients stand for afterwards, laid out as those before."""
+    """The plan of a recording for tensors that lie so: of the nodes `asked`. `rebound`, `grads`: the places of values
+    that state and gradients stand for afterwards, laid out as those before."""
 
     layouts: list[Layout | None]
+    asked: list[Node]
     plan: MeshPlan | None
     inputs: _Inputs
     rebound: list[int]
@@ -875,14 +888,18 @@ class MeshReplay(PartsReplay):
         known = all(g.value is None or g.target in r.specs for g in r.set_grads)
         return known and not plans.in_files(nodes)
 
-    def _run(self, objects: list[Any]) -> Any:
+    def _laid(self, objects: list[Any]) -> _Laid:
+        """The plan for tensors that lie as these."""
         layouts = [meshes.layout_of(objects[k].value.node) for k in self.recording.specs]
         for known in self._known:
             if known.layouts == layouts:
-                break
-        else:
-            known = self._planned(layouts)
-            self._known = [known, *self._known[: LAYOUTS_KEPT - 1]]
+                return known
+        made = self._planned(layouts)
+        self._known = [made, *self._known[: LAYOUTS_KEPT - 1]]
+        return made
+
+    def _run(self, objects: list[Any]) -> Any:
+        known = self._laid(objects)
         storages: list[Storage] = []
         if known.plan is not None:
             storages = known.plan.run(known.inputs.memories(self.recording, objects))
@@ -905,6 +922,7 @@ class MeshReplay(PartsReplay):
         found = plans.over_meshes(asked, lies) if asked else None
         return _Laid(
             layouts,
+            asked,
             None if found is None else found[0],
             _Inputs([], [], []) if found is None else _Inputs.of(r, found[1]),
             [where[n] for n in rebound],
@@ -921,13 +939,13 @@ class MeshReplay(PartsReplay):
         return graph.apply(Op.COPY, (new,), graph.Target(old.device or "", layout))
 
     def explain(self, objects: list[Any]) -> Explanation:
-        """Run; the kernels of what was recorded, for tensors that lie as these, without times."""
+        """Run; the kernels of the plan for tensors that lie as these, without times."""
         from weft.core.execute.explanation import explain_nodes
 
         self.run(objects)
-        r = self.recording
-        known = {v: objects[k].value for k, v in r.placeholders.items()}
-        return explain_nodes([v.node for v in instantiate(r.values, known, {})])
+        known = {v: objects[k].value for k, v in self.recording.placeholders.items()}
+        asked = [Value(n) for n in self._laid(objects).asked]
+        return explain_nodes([v.node for v in instantiate(asked, known, {})])
 
 
 def target(b: Rebind, objects: Sequence[Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time as clock
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from weft.scheduler.meshes import Local
     from weft.scheduler.parts.cut import Cut, Exchange
     from weft.scheduler.parts.order import Step
+    from weft.scheduler.placing.layouts import Form
     from weft.scheduler.plan import KernelInfo, Plan
     from weft.scheduler.signature import Signature
 
@@ -421,8 +423,15 @@ def _layouts(nodes: Sequence[Node], local: Local) -> Iterator[ExplainedLayout]:
     """The layouts of the nodes, and of what was laid out on the way to them as costs least."""
     from weft.ir.ops import Op
     from weft.scheduler.meshes import Laid
+    from weft.scheduler.sharding.propagate import Choice
 
     for n, of in local.choices.items():
+        if not isinstance(of, Choice):
+            (other, ns), *_ = of.others
+            more = f"{_form(other)} would take {ns / 1e3:.4g} us longer" if ns < math.inf else "no other fits"
+            why = f"searched, as it takes the least time; {more}"
+            yield ExplainedLayout(_tensor(n), n.device or "", _form(of.form), why)
+            continue
         best, other = of.chosen, of.next_best
         why = "the only way"
         if other is not None:
@@ -459,6 +468,12 @@ def _placements(layout: Layout) -> str:
                 return "Replicate()"
 
     return ", ".join(map(text, layout))
+
+
+def _form(form: Form) -> str:
+    """A layout, and the axes along which the terms of a sum are parted."""
+    summed = [f"terms along axis {s.dim}" for s in form.split if s is not None]
+    return " of ".join([_placements(form.layout), *summed])
 
 
 def _along(nodes: Sequence[Node]) -> Iterator[ComputedAlong]:

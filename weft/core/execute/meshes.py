@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from weft.ir import graph
@@ -76,8 +77,11 @@ def layouts_for(
     from weft.ir.rewrite import rebuilt
     from weft.scheduler.placing.layouts import choose, described
 
-    on_mesh = {n: graph.buffer(n.shape, n.dtype, mesh.name, None) for n in leaves}
-    made = expand_calls(rebuilt([*nodes, *(new for new, _ in updates)], on_mesh))
+    of = [*nodes, *(new for new, _ in updates)]
+    # what else there is, numbers that are drawn and constants of the program, is on the mesh as well
+    others = [n for n in graph.toposort(of) if n.op is Op.BUFFER]
+    on_mesh = {n: graph.buffer(n.shape, n.dtype, mesh.name, None) for n in dict.fromkeys([*leaves, *others])}
+    made = expand_calls(rebuilt(of, on_mesh))
     roots, results = made[: len(nodes)], made[len(nodes) :]
     pairs = [(new, on_mesh[old]) for new, (_, old) in zip(results, updates, strict=True)]
     asked = [n for n in dict.fromkeys([*roots, *results]) if n.device == mesh.name]
@@ -87,6 +91,13 @@ def layouts_for(
     found = choose(asked, mesh, rates, between, None, limit, pairs, reassociates)
     whole: Layout = (Replicate(),) * len(mesh.shape)
     return [found.layouts.get(on_mesh[n], whole) for n in leaves], found
+
+
+def searched(limit: int | None) -> AbstractContextManager[object]:
+    """Within the block, layouts of graphs on meshes are searched, with this limit of bytes for each device."""
+    from weft.scheduler.meshes import Search, searching
+
+    return searching(Search(limit))
 
 
 def count(kind: str) -> int:

@@ -129,11 +129,16 @@ class Trace:
     """The node for whose value it was left, until that is computed."""
     random_state: tuple[int, int] = (0, 0)
     """The state of the default generator from which the numbers of a trace that was left were drawn."""
+    arrives: Callable[[Tensor], None] | None = None
+    """Told of each tensor from before the trace when the function first reads it; may move it to another device."""
     walks: int = 0
     """Backward walks under way."""
 
     def capture(self, t: Tensor) -> Shadow:
         """The shadow of a tensor from before the trace."""
+        if self.arrives is not None:
+            with switched(trace=None):
+                self.arrives(t)
         before: Value = _slot.__get__(t)
         if before.node.op is not Op.BUFFER:
             with switched(trace=None):

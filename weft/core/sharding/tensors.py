@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from weft.autograd.context import configured_device, grad_enabled
 from weft.autograd.value import Value, apply
 from weft.core.args.handle import describe, value_of, wrap
-from weft.core.execute import meshes, tracing
+from weft.core.execute import meshes, tracing, watched
 from weft.core.execute.realization import realize
 from weft.core.layout.creation import leaf, place, tensor
 from weft.core.sharding.device_mesh import DeviceMesh
@@ -51,11 +51,19 @@ def laid_out(v: Value, mesh: Mesh, layout: Layout) -> Value:
 
 
 def laid_out_like(old: Node, v: Value) -> Value:
-    """A value on the mesh of a node, as that is laid out where this is decided. What is on no mesh stays as it is."""
+    """A value on the mesh of a node, as that is laid out where this is decided. A leaf that no tensor stands for yet
+    stays one, as it is to be a parameter's; another tensor's leaf is where gradients go on to. What is on no mesh stays
+    as it is."""
     if not is_mesh(old.device) or v.node.device not in (None, old.device) or old.shape != v.node.shape:
         return v
     layout = meshes.layout_of(old)
-    return v if layout is None else laid_out(v, meshes.mesh_called(old.device or ""), layout)
+    if layout is None:
+        return v
+    mesh = meshes.mesh_called(old.device or "")
+    if not (v.is_leaf and v.needs_grad) or watched.watcher(v) is not None:
+        return laid_out(v, mesh, layout)
+    node = laid_out(Value(v.node), mesh, layout).node
+    return v if node is v.node else Value(node, v.needs_grad)
 
 
 def tensor_like(data: Any, like: Tensor) -> Tensor:

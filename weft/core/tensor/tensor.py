@@ -619,16 +619,16 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
                 f"{op}: the result is on {node.device}, the tensor on {before.device}; write x = x ... to get a new "
                 "tensor"
             )
+        taken = broadcast.cast(result, before.dtype)
         if old.needs_grad and old.is_leaf:
             if grad_enabled():
                 raise GradError(
                     f"{op}: this tensor requires grad and its gradients would be lost; do it under weft.no_grad()"
                 )
-            value = Value(tensors.laid_out_like(before, broadcast.cast(result, old.dtype)).node, True)
-        else:
-            value = tensors.laid_out_like(before, broadcast.cast(result, before.dtype))
-            if old.needs_grad and not value.needs_grad:
-                value = zero_gradient(value, old)
+            taken = Value(taken.node, True)
+        value = tensors.laid_out_like(before, taken)
+        if old.needs_grad and not value.needs_grad:
+            value = zero_gradient(value, old)
         if look is None:
             self.rebind(value)
         else:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
-from weft.core.args.handle import Handle
 from weft.core.sharding.device_mesh import DeviceMesh
 from weft.core.sharding.placements import Placement
 from weft.core.sharding.tensors import distribute_tensor
@@ -77,16 +76,3 @@ def replicate(module: Module, mesh: DeviceMesh) -> None:
     from weft.core.sharding.placements import Replicate
 
     lay_out(module, mesh, lambda name, t: None if on_mesh(t) else [Replicate()] * mesh.ndim)
-
-
-def mapped(x: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Nested lists, tuples and dicts with their tensors changed."""
-    if isinstance(x, Handle):
-        return change(cast("Tensor", x))
-    if isinstance(x, Mapping):
-        return {k: mapped(v, change) for k, v in cast("Mapping[Any, Any]", x).items()}
-    if isinstance(x, (list, tuple)):
-        items = [mapped(v, change) for v in cast("Sequence[Any]", x)]
-        kind: Any = type(cast("object", x))
-        return kind(*items) if hasattr(kind, "_fields") else kind(items)
-    return x

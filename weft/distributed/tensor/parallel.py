@@ -14,11 +14,12 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from typing import Any, TypeVar, cast
 
+from weft.core.args.structure import mapped
 from weft.core.sharding.device_mesh import DeviceMesh
 from weft.core.sharding.placements import Placement, Replicate, Shard
 from weft.core.sharding.tensors import distribute_tensor
 from weft.core.tensor.tensor import Tensor
-from weft.distributed.tensor.modules import Module, distribute_module, lay_out, mapped
+from weft.distributed.tensor.modules import Module, distribute_module, lay_out
 from weft.errors import ArgumentError, DTypeError
 
 __all__ = [

@@ -34,6 +34,9 @@ class Interval(NamedTuple):
 
     def __and__(self, other: Interval) -> Interval:
         """The integers in both."""
+        (a, b), (c, d) = self, other
+        if a.__class__ is int and b.__class__ is int and c.__class__ is int and d.__class__ is int:
+            return Interval(a if a > c else c, b if b < d else d)  # pyright: ignore[reportOperatorIssue]
         return Interval(maximum(self.lo, other.lo), minimum(self.hi, other.hi))
 
     def __repr__(self) -> str:

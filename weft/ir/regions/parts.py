@@ -11,18 +11,20 @@ by ops of the first kind only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
 from weft.ir.dtypes import int64
 from weft.ir.graph import Along, Box, Fill, Node, Padding, ScatterCombine, Shape, Window, apply, const
 from weft.ir.index import Int
+from weft.ir.loop_body import LoopNode
 from weft.ir.ops import ELEMENTWISE, Op
 from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import IndexBox, Interval
 from weft.ir.regions.graphs import needs, reaches
 from weft.ir.regions.region import Region
+from weft.ir.template import GraphTemplate
 
 Make: TypeAlias = Callable[[Sequence[Node]], Node]
 _T = TypeVar("_T")
@@ -267,10 +269,23 @@ Taken: TypeAlias = Callable[[Node, IndexBox], Node | None]
 
 
 class PartsOf(dict[Place, Parts]):
-    """`parts_of` of nodes and boxes that were asked for before."""
+    """`parts_of` of nodes and boxes that were asked for before. Of the inputs only the shapes matter, so nodes that
+    are alike in these, as in the layers of a network, have the same parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._alike: dict[Hashable, Parts] = {}
 
     def __missing__(self, key: Place) -> Parts:
-        found = self[key] = parts_of(*key)
+        node, box = key
+        if node.op in ELEMENTWISE or not node.inputs or isinstance(node.attrs, GraphTemplate | LoopNode):
+            found = parts_of(node, box)
+        else:
+            shapes = tuple([i.shape for i in node.inputs])
+            alike = (node.op, node.attrs, node.dtype, node.shape, shapes, box)
+            known = self._alike.get(alike)
+            found = known if known is not None else self._alike.setdefault(alike, parts_of(node, box))
+        self[key] = found
         return found
 
 

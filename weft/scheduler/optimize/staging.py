@@ -16,6 +16,7 @@ So is a small operand turned that lies across the lanes, such as the taps of a d
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from weft.backends.protocol import DeviceInfo
@@ -29,6 +30,7 @@ from weft.ir.kernel.schedule import Kernel, fresh
 from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.share import Share
 from weft.ir.kernel.transforms.stage import Stage
+from weft.ir.ops import EXPANDED
 from weft.scheduler.optimize.access import MIN_RUN, is_costly, lane_step
 
 MIN_READERS = 8
@@ -173,17 +175,31 @@ def fits(k: Kernel, rows: tuple[str, ...], whole: tuple[str, ...], info: DeviceI
 
 def _most_shared(k: Kernel) -> list[_Use]:
     """The largest costly part that two items compute over equal axes: where it is, first item first; empty without."""
+    outlines = [_costly_outlines(item) for item in k.algorithm.items]
+    several = Counter(h for of_item in outlines for h in set(of_item.values()))
     found: dict[Expr, list[_Use]] = {}
-    for item in k.algorithm.items:
-        seen: set[Expr] = set()
-        for e in ex.walk(item.exprs(), into_indices=False):
-            if isinstance(e, ScalarCall) and is_costly(e) and e not in seen:
-                seen.add(e)
+    for item, outline in zip(k.algorithm.items, outlines, strict=True):
+        for e, h in outline.items():
+            if several[h] > 1:
                 form, axes = _form(item, e)
                 if len(axes) > 1:
                     found.setdefault(form, []).append(_Use(item.name, e, axes))
     shared = [u for u in found.values() if len({x.item for x in u}) > 1]
     return max(shared, key=lambda u: _size(u[0].part), default=list[_Use]())
+
+
+def _costly_outlines(item: Item) -> dict[Expr, int]:
+    """The costly calls of an item, operands first, and of each a hash of its ops, which parts of one form share. A form
+    is as large as its part: to make that of every part of a long formula is quadratic."""
+    hashes: dict[Expr, int] = {}
+    costly: set[Expr] = set()
+    for e in ex.walk(item.exprs()):
+        op = e.op if isinstance(e, ScalarCall) else None
+        hashes[e] = hash((e.__class__, op, e.dtype, *[hashes[x] for x in e.parts]))
+        if op in EXPANDED or not costly.isdisjoint(e.parts):
+            costly.add(e)
+    calls = ex.walk(item.exprs(), into_indices=False)
+    return {e: hashes[e] for e in calls if e in costly and isinstance(e, ScalarCall)}
 
 
 def _form(item: Item, e: Expr) -> tuple[Expr, tuple[str, ...]]:

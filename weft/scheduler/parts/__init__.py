@@ -9,6 +9,7 @@ for a whole device.
 
     cut.py       from a graph to parts and exchanges: which nodes go together, which values are stored between
     order.py     in which order they are started on which queues, who waits for whom, which values share memory
+    proof.py     the steps put together again: they compute the graph, each box and each term of it once
     verify.py    the order followed step by step: each read after its write, nothing overwritten that is still read
     plan.py      running it
     found.py     plans by signature, and the values of nodes over several devices

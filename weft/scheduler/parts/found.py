@@ -25,6 +25,7 @@ from weft.scheduler import realize as one
 from weft.scheduler.parts.cut import Compute, Cut, Exchange, cut
 from weft.scheduler.parts.order import Ordered, bytes_of, ordered
 from weft.scheduler.parts.plan import PartsPlan
+from weft.scheduler.parts.proof import prove
 from weft.scheduler.parts.verify import verify_parts
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Key, Signature, signature, snapshot
@@ -99,7 +100,10 @@ def steps_of(sig: Signature) -> tuple[Ordered, dict[str, Device]]:
         sig.key, sig.leaves, (None,) * len(sig.leaves), sig.variables, sig.copies, sig.homeless
     )  # fmt: skip
     own = snapshot(blank)
-    found = cut(expand_calls(own.outputs), own.leaves, _info, one.default_device())
+    outputs = expand_calls(own.outputs)
+    found = cut(outputs, own.leaves, _info, one.default_device())
+    if settings.verify():
+        prove(found, outputs, own.leaves)
     devices = {name: registry.open_device(name) for name in _names(found)}
     return ordered(found, devices), devices
 

@@ -425,7 +425,9 @@ def choose(
     for n in chooser.cuts:
         study, sources = chooser.study(n)
         if id(study) not in own:
-            nbytes = _stored(n, study.forms, mesh)
+            # what a tensor is laid out as where it stays, its elements are already
+            is_moved = n.op is Op.COPY and n.inputs[0] in index
+            nbytes = np.zeros(len(study.forms), np.int64) if is_moved else _stored(n, study.forms, mesh)
             pools = nbytes[:, None] if limit is not None else np.zeros((len(study.forms), 0), np.int64)
             own[id(study)] = study.ns + nbytes * HOLDING_NS_PER_BYTE, pools
         blocks.append(Block(repr(n), *own[id(study)], (n.op, n.shape, n.dtype)))
@@ -472,7 +474,7 @@ def _cuts(
     for n in order:
         below = frozenset[Node]().union(*(reads.get(i, frozenset[Node]()) for i in n.inputs))
         leaf = n.storage is not None or n.op is Op.BUFFER
-        decided = leaf or n in roots or n in away or n in given or n.op in CUT_OPS
+        decided = leaf or n in roots or n in away or n in given or n.op in CUT_OPS or n.op is Op.COPY
         joins = n.op in ELEMENTWISE and readers[n] > 1 and len(below) > 1
         if n.device == mesh.name and (decided or joins):
             yield n

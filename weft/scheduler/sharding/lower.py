@@ -23,7 +23,7 @@ from weft.ir.errors import IRError
 from weft.ir.graph import Along, Node, Target, apply, const, device_over, intern, toposort
 from weft.ir.loop_body import LoopNode
 from weft.ir.ops import Op
-from weft.ir.placement import Layout, Mesh, Partial, Replicate, Shard, boxes, check
+from weft.ir.placement import Layout, Mesh, Partial, Replicate, Shard, box_at, boxes, check
 from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import IndexBox, Interval
 from weft.ir.regions.loop_parts import loop_parts
@@ -87,8 +87,13 @@ def lower(
 
 def count(box: IndexBox) -> int:
     """The number of elements; of an axis whose size is known at run time only, at most."""
-    found = bx.volume(box)
-    return found if isinstance(found, int) else found.hi
+    found = 1
+    for lo, hi in box:
+        if lo.__class__ is not int or hi.__class__ is not int:
+            size = bx.volume(box)
+            return size if isinstance(size, int) else size.hi
+        found *= max(hi - lo, 0)  # pyright: ignore[reportOperatorIssue, reportArgumentType, reportAssignmentType]
+    return found
 
 
 def is_partial(layout: Layout) -> bool:
@@ -142,7 +147,7 @@ def first_parts(node: Node, box: IndexBox, split: Split, mesh: Mesh, k: int, par
     if found is None or not any(split):
         return parts[node, box]
     of = node.inputs[found.number]
-    block = boxes(tuple([s or Replicate() for s in split]), of.shape, mesh)[k]
+    block = box_at(tuple([s or Replicate() for s in split]), of.shape, mesh, k)
     first = all(i == 0 for i, s in zip(mesh.coordinates(k), split, strict=True) if s is not None)
     return term_of(node, box, block, first)
 
@@ -152,20 +157,26 @@ def term_boxes(node: Node, layout: Layout, split: Split, mesh: Mesh) -> list[Ind
     own = boxes(layout, node.shape, mesh)
     if not is_partial(layout) and not any(split):
         return own
-    groups = [[own[g] for g in _group(mesh, layout, split, k)] for k in range(len(own))]
-    filled = [[b for b in group if count(b)] for group in groups]
-    return [bx.enclosing(f or g) for f, g in zip(filled, groups, strict=True)]
+    found: dict[tuple[int, ...], IndexBox] = {}
+    for k in range(len(own)):
+        group = sharing(mesh, layout, split, k)
+        if group not in found:
+            found[group] = term_box([own[g] for g in group])
+    return [found[sharing(mesh, layout, split, k)] for k in range(len(own))]
 
 
-def _group(mesh: Mesh, layout: Layout, split: Split, number: int) -> list[int]:
+def term_box(held: Sequence[IndexBox]) -> IndexBox:
+    """The box of which devices that share a sum, and have these boxes of it, each compute a term."""
+    return bx.enclosing([b for b in held if count(b)] or held)
+
+
+def sharing(mesh: Mesh, layout: Layout, split: Split, number: int) -> tuple[int, ...]:
     """The devices whose terms a device's value is a combination of, in the order in which they are combined."""
-    summed = [isinstance(p, Partial) or (bool(split) and split[k] is not None) for k, p in enumerate(layout)]
-    me = mesh.coordinates(number)
-    return [
-        k
-        for k in range(len(mesh.devices))
-        if all(s or a == b for s, a, b in zip(summed, mesh.coordinates(k), me, strict=True))
-    ]
+    found = [0]
+    for m, (n, at) in enumerate(zip(mesh.shape, mesh.coordinates(number), strict=True)):
+        summed = isinstance(layout[m], Partial) or (bool(split) and split[m] is not None)
+        found = [k * n + here for k in found for here in (range(n) if summed else (at,))]
+    return tuple(found)
 
 
 @dataclass(slots=True)
@@ -203,13 +214,9 @@ class _Lowering:
             elif self._is_single(n):
                 self.singles[n] = self._single(n)
         local = {n: tuple(c.own) for n, c in self.cuts.items() if c.own}
-        return Lowered(
-            local, {n: self.singles.get(n, n) for n in nodes if n not in self.cuts}, self._used(local)
-        )
-
-    def _used(self, local: Mapping[Node, Sequence[Node]]) -> tuple[Fetch, ...]:
-        made = toposort([*(n for of in local.values() for n in of), *self.singles.values()])
-        return tuple([self.fetches[n] for n in made if n in self.fetches])
+        others = {n: self.singles.get(n, n) for n in nodes if n not in self.cuts}
+        asked = [*(made for n in nodes for made in local.get(n, ())), *others.values()]
+        return Lowered(local, others, tuple([self.fetches[n] for n in toposort(asked) if n in self.fetches]))
 
     def _is_single(self, n: Node) -> bool:
         """True for a node on another device, or in a file."""
@@ -408,7 +415,7 @@ class _Lowering:
         box = cut.finals[device]
         if not count(box):
             return self._on(const(0, cut.node.dtype, size_of(box)), device)
-        group = _group(self.mesh, cut.layout, cut.split, self.mesh.devices.index(device))
+        group = sharing(self.mesh, cut.layout, cut.split, self.mesh.devices.index(device))
         sharers = [self.mesh.devices[k] for k in group if cut.finals.get(self.mesh.devices[k]) == box]
         sizes = [n for n in size_of(box) if isinstance(n, int)]
         axis = max(range(len(sizes)), key=lambda k: sizes[k], default=None)

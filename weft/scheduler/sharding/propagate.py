@@ -12,21 +12,30 @@ is wished is kept, whatever it costs; two wishes for one node are an error that 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from weft.errors import ArgumentError
 from weft.ir.errors import IRError
 from weft.ir.graph import Node, Shape, Target, toposort
-from weft.ir.ops import REDUCE, Op
-from weft.ir.placement import Layout, Mesh, Partial, Placement, Replicate, Shard, blocks, boxes, check
+from weft.ir.ops import ELEMENTWISE, REDUCE, Op
+from weft.ir.placement import Layout, Mesh, Partial, Placement, Replicate, Shard, blocks, box_at, check
 from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import IndexBox, Interval
 from weft.ir.regions.graphs import reached
 from weft.ir.regions.parts import PartsOf, Place
 from weft.ir.regions.region import NOTHING, Region
-from weft.scheduler.sharding.lower import Split, count, first_parts, is_partial, local_parts, term_boxes
+from weft.scheduler.sharding.lower import (
+    Split,
+    count,
+    first_parts,
+    is_partial,
+    local_parts,
+    sharing,
+    term_box,
+)
 from weft.scheduler.sharding.terms import contraction
 
 SAMPLED_DEVICES = 4
@@ -84,11 +93,14 @@ def propagate(
     layouts, splits, choices = dict[Node, Layout](), dict[Node, Split](), dict[Node, Choice]()
     state = Propagation(mesh, layouts)
     roots, next_wishes = set(nodes), _wishes_after(order, fixed)
+    joins = _joins(order, {n for n in order if n in fixed or n in roots or n.op in CUT_OPS})
     read_off_mesh = {i for n in order if n.device != mesh.name for i in n.inputs}
     for n in order:
         if n in leaves or (n in fixed and contraction(n) is None and not is_partial(fixed[n])):
             layouts[n] = fixed[n]
-        elif n.device == mesh.name and (n in fixed or n in roots or n in read_off_mesh or n.op in CUT_OPS):
+        elif n.device == mesh.name and (
+            n in read_off_mesh or n in joins or n in roots or n in fixed or n.op in CUT_OPS
+        ):
             whole = n in roots or n in read_off_mesh or n in fixed
             found = state.candidates(n, whole, fixed.get(n), next_wishes.get(n, ()))
             if not found:
@@ -100,6 +112,23 @@ def propagate(
             if any(best.split):
                 splits[n] = best.split
     return Placed(layouts, splits, choices)
+
+
+def _joins(order: Sequence[Node], cuts: Collection[Node]) -> set[Node]:
+    """The elementwise nodes that several others read and several cuts have a part in, as sums along a network's
+    residual stream: cuts as well, or what lies between cuts would grow with the network."""
+    readers = Counter(i for n in order for i in set(n.inputs))
+    found: set[Node] = set()
+    below: dict[Node, frozenset[Node]] = {}
+    for n in order:
+        reads = frozenset[Node]().union(*(below[i] for i in n.inputs))
+        if n in cuts or not n.inputs or n.storage is not None:
+            reads = frozenset((n,)) if n.device is not None else reads
+        elif n.op in ELEMENTWISE and readers[n] > 1 and len(reads) > 1:
+            found.add(n)
+            reads = frozenset((n,))
+        below[n] = reads
+    return found
 
 
 def _fixed(
@@ -142,7 +171,7 @@ def _wishes_after(order: Iterable[Node], fixed: Mapping[Node, Layout]) -> dict[N
 
 
 _Block: TypeAlias = tuple[Node, Node, int, int]
-_Laid: TypeAlias = tuple[Layout, Shape]
+_Held: TypeAlias = tuple[Layout, Shape, int]
 
 
 @dataclass(slots=True)
@@ -154,7 +183,11 @@ class Propagation:
     parts: PartsOf = field(default_factory=local_parts)
     _reaches: dict[_Block, IndexBox | None] = field(default_factory=dict["_Block", "IndexBox | None"])
     _orders: dict[Node, list[Node]] = field(default_factory=dict[Node, "list[Node]"])
-    _made: dict[_Laid, list[IndexBox]] = field(default_factory=dict["_Laid", "list[IndexBox]"])
+    _made: dict[_Held, IndexBox] = field(default_factory=dict["_Held", IndexBox])
+    _alike: dict[Hashable, list[Candidate]] = field(default_factory=dict[Hashable, "list[Candidate]"])
+    _wanted: dict[tuple[Place, ...], list[Place]] = field(
+        default_factory=dict["tuple[Place, ...]", "list[Place]"]
+    )
 
     def candidates(
         self,
@@ -164,8 +197,22 @@ class Propagation:
         wanted: Sequence[Layout] = (),
     ) -> list[Candidate]:
         """The layouts that a cut may have, and their costs. `is_whole`: it is not kept in terms. `layout`: the only
-        one. `wanted`: those of copies that read it next, whose cost counts."""
-        below = self._below(node)
+        one. `wanted`: those of copies that read it next, whose cost counts. Cuts that are made alike of what lies
+        alike, as in the layers of a network, have the same candidates."""
+        structure, below = self._cone(node)
+        key = structure, is_whole, layout, tuple(wanted)
+        if key not in self._alike:
+            self._alike[key] = self._candidates(node, below, is_whole, layout, wanted)
+        return self._alike[key]
+
+    def _candidates(
+        self,
+        node: Node,
+        below: Sequence[Node],
+        is_whole: bool,
+        layout: Layout | None,
+        wanted: Sequence[Layout],
+    ) -> list[Candidate]:
         follows = [any(self._cuts(n, m) for n in below) for m in range(len(self.mesh.shape))]
         per_axis = [self._options(node, m, is_whole, below, layout) for m in range(len(self.mesh.shape))]
         found: list[Candidate] = []
@@ -184,20 +231,29 @@ class Propagation:
     def _cuts(self, n: Node, m: int) -> bool:
         return n in self.layouts and not isinstance(self.layouts[n][m], Replicate)
 
-    def _below(self, node: Node) -> list[Node]:
-        """The cuts that a node is computed from."""
-        found: dict[Node, None] = {}
-        stack, seen = [*node.inputs], set[Node]()
+    def _cone(self, node: Node) -> tuple[Hashable, list[Node]]:
+        """The graph from the cuts that a node is computed from to the node, as rows in which leaves and nodes have
+        numbers, and these cuts."""
+        number: dict[Node, int] = {}
+        below, inner = list[Node](), list[Node]()
+        rows: list[Hashable] = []
+        stack = [node]
         while stack:
             n = stack.pop()
-            if n in seen:
+            if n in number:
                 continue
-            seen.add(n)
-            if n in self.layouts:
-                found[n] = None
-            elif n.storage is None and n.device in (self.mesh.name, None):
-                stack.extend(n.inputs)
-        return list(found)
+            number[n] = len(number)
+            if n is not node and n in self.layouts:
+                below.append(n)
+                rows.append((n.dtype, n.shape, self.layouts[n]))
+            elif n is not node and (n.storage is not None or n.device not in (self.mesh.name, None)):
+                rows.append((n.dtype, n.shape))
+            else:
+                inner.append(n)
+                rows.append((n.op, n.attrs, n.dtype, n.shape, len(n.inputs)))
+                stack.extend(reversed(n.inputs))
+        edges = tuple([number[i] for n in inner for i in n.inputs])
+        return (tuple(rows), edges), below
 
     def _options(
         self, node: Node, m: int, is_whole: bool, below: Sequence[Node], layout: Layout | None
@@ -252,18 +308,17 @@ class Propagation:
             region = Region.of([box])
             if node is not of:
                 if node not in self._orders:
-                    self._orders[node] = toposort(
-                        [node], known=[n for n in self._below(node) if n is not node]
-                    )
+                    self._orders[node] = toposort([node], known=self._cone(node)[1])
                 region = reached({of: region}, self._orders[node]).get(node, NOTHING)
             self._reaches[key] = None if region.is_empty else region.enclosing
         box = self._reaches[key]
         return None if box is None else box[dim]
 
-    def _boxes(self, layout: Layout, shape: Shape) -> list[IndexBox]:
-        key = (layout, shape)
+    def _box(self, layout: Layout, shape: Shape, k: int) -> IndexBox:
+        """The box that a device has of a tensor that is laid out so."""
+        key = (layout, shape, k)
         if key not in self._made:
-            self._made[key] = boxes(layout, shape, self.mesh)
+            self._made[key] = box_at(layout, shape, self.mesh, k)
         return self._made[key]
 
     # costs ----------------------------------------------------------------------------------------------------------
@@ -271,31 +326,51 @@ class Propagation:
     def _costed(
         self, node: Node, layout: Layout, split: Split, wanted: Sequence[Layout], strays: int
     ) -> Candidate:
-        mesh, terms = self.mesh, term_boxes(node, layout, split, self.mesh)
-        finals, size = self._boxes(layout, node.shape), len(mesh.devices)
+        mesh, size = self.mesh, len(self.mesh.devices)
         group = _in_group(mesh, layout, split)
         item, moved, work = node.dtype.itemsize, 0, 0
         sampled = _sampled(size)
         for k in sampled:
-            of = first_parts(node, terms[k], split, mesh, k, self.parts)
-            inputs = [(i, b) for i, b in zip(node.inputs, of.inputs, strict=True) if b is not None]
-            moved += sum(self._lacking(k, inputs))
-            work = max([work, count(terms[k]), *(count(b) for _, b in inputs)])
+            final = term = self._box(layout, node.shape, k)
+            if group > 1:
+                held = [self._box(layout, node.shape, g) for g in sharing(mesh, layout, split, k)]
+                term = held[0] if held.count(held[0]) == len(held) else term_box(held)
+            of = first_parts(node, term, split, mesh, k, self.parts)
+            inputs = tuple([(i, b) for i, b in zip(node.inputs, of.inputs, strict=True) if b is not None])
+            moved += self._lacking(k, inputs)
+            work = max([work, count(term), *(count(b) for _, b in inputs)])
             if is_partial(layout):
-                moved += item * count(terms[k]) * (group - 1) // group  # to combine them takes that at least
+                moved += item * count(term) * (group - 1) // group  # to combine them takes that at least
             elif any(split):
-                moved += _combining_bytes(count(finals[k]), count(terms[k]), group) * item
+                moved += _combining_bytes(count(final), count(term), group) * item
             for wish in wanted:
-                need = self._boxes(wish, node.shape)[k]
+                need = self._box(wish, node.shape, k)
                 if is_partial(layout):
-                    more = _combining_bytes(count(need), count(terms[k]), group)
-                    moved += item * max(0, more - count(terms[k]) * (group - 1) // group)
+                    more = _combining_bytes(count(need), count(term), group)
+                    moved += item * max(0, more - count(term) * (group - 1) // group)
                 else:
-                    moved += item * (count(need) - count(bx.meet(need, finals[k])))
+                    moved += item * (count(need) - count(bx.meet(need, final)))
         return Candidate(layout, split, moved * size // len(sampled), work, strays)
 
-    def _lacking(self, k: int, inputs: Iterable[Place]) -> Iterator[int]:
-        """The bytes that a device has to fetch of each cut, for these boxes."""
+    def _lacking(self, k: int, inputs: tuple[Place, ...]) -> int:
+        """The bytes that a device has to fetch of all cuts, for these boxes."""
+        if inputs not in self._wanted:
+            self._wanted[inputs] = self._pulled(inputs)
+        found = 0
+        for n, around in self._wanted[inputs]:
+            item = n.dtype.itemsize
+            if n not in self.layouts:
+                found += count(around) * item
+            elif is_partial(self.layouts[n]):
+                group, term = _in_group(self.mesh, self.layouts[n], ()), bx.full(n.shape)
+                found += item * _combining_bytes(count(around), count(term), group)
+            else:
+                own = self._box(self.layouts[n], n.shape, k)
+                found += item * (count(around) - count(bx.meet(around, own)))
+        return found
+
+    def _pulled(self, inputs: Iterable[Place]) -> list[Place]:
+        """The box of each cut that these boxes are made from."""
         wanted: dict[Node, list[IndexBox]] = {}
         seen: set[Place] = set()
         stack = list(inputs)
@@ -310,16 +385,7 @@ class Propagation:
             else:
                 of = self.parts[place].inputs
                 stack += [(i, b) for i, b in zip(n.inputs, of, strict=True) if b is not None]
-        for n, of in wanted.items():
-            around, item = bx.enclosing(of), n.dtype.itemsize
-            if n not in self.layouts:
-                yield count(around) * item
-            elif is_partial(self.layouts[n]):
-                group, term = _in_group(self.mesh, self.layouts[n], ()), bx.full(n.shape)
-                yield item * _combining_bytes(count(around), count(term), group)
-            else:
-                own = self._boxes(self.layouts[n], n.shape)[k]
-                yield item * (count(around) - count(bx.meet(around, own)))
+        return [(n, bx.enclosing(of)) for n, of in wanted.items()]
 
 
 def _ends(sides: Sequence[Interval | None], size: int) -> tuple[int, ...] | None:
