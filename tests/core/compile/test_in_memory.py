@@ -47,7 +47,9 @@ def test_one_number_is_for_the_default_device() -> None:
 def test_what_is_asked_is_checked() -> None:
     with pytest.raises(ArgumentError, match="number of bytes"):
         weft.compile(lambda x: x, memory=-1)
-    with pytest.raises(weft.MemoryPlanError):
-        weft.compile(nn.Linear(2, 2), memory=1)(weft.ones(1, 2))  # of a module, too
+    made = weft.compile(nn.Linear(2, 2), memory=1 << 30)
+    assert made(weft.ones(1, 2)).shape == (1, 2)
+    with pytest.raises(ArgumentError, match="compiled already, with memory=1073741824"):
+        weft.compile(made, memory=1 << 20)
     with pytest.raises(DeviceError):
         weft.compile(lambda x: x, memory={"nowhere": 1})(weft.ones(1))

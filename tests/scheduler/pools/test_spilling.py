@@ -114,7 +114,7 @@ def test_a_host_without_room_is_a_refusal_that_changes_nothing(pool: dummy.Dummy
 
 
 @pytest.mark.parametrize("limited", [True, False])
-def test_state_is_updated_in_place_by_segments(pool: dummy.DummyDevice, limited: bool) -> None:
+def test_state_is_updated_in_place_by_stretches(pool: dummy.DummyDevice, limited: bool) -> None:
     def trained(limit: int | None) -> list[bytes]:
         w = weft.tensor(data(32, 32), device="tight:0").realize()
         m = weft.zeros(32, 32, device="tight:0").realize()

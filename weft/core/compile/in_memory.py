@@ -28,21 +28,22 @@ class InMemory(CompiledFunction[P, R]):
         fullgraph: bool,
         dynamic: bool | None,
     ) -> None:
-        self._memory = memory
-        self.memory: Mapping[str | None, int] = {None: memory} if isinstance(memory, int) else {**memory}
-        for device, nbytes in self.memory.items():
+        self.memory = memory
+        self._bytes: Mapping[str | None, int] = {None: memory} if isinstance(memory, int) else {**memory}
+        for device, nbytes in self._bytes.items():
             memory_limit(nbytes, device)  # which says what is wrong
         self.numerics = mode
         super().__init__(fn, fullgraph, dynamic)
 
     @property
     def asked(self) -> dict[str, Any]:
-        return {**super().asked, "memory": self._memory}
+        """The arguments of `compile` that it was made with."""
+        return {**super().asked, "memory": self.memory}
 
     def _limits(self) -> ExitStack:
         stack = ExitStack()
         stack.enter_context(numerics(self.numerics) if self.numerics is not None else nullcontext())
-        for device, nbytes in self.memory.items():
+        for device, nbytes in self._bytes.items():
             stack.enter_context(memory_limit(nbytes, device))
         return stack
 

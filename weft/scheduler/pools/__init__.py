@@ -8,7 +8,7 @@ Nothing here is looked at before a plan has been refused for want of memory.
 
     schedule.py   which values leave, when, and how they come back, chosen by cost; on tables, apart from graphs
     again.py      kernels run again: the kernels of a job, some of them several times, are a job's kernels too
-    spilling.py   plans in segments, with copies to and from a slower pool between them
+    spilling.py   plans in stretches, with copies to and from a slower pool between them
     within.py     plans by limit, and the refusal that says which limit would do
 """
 

@@ -1,13 +1,13 @@
-"""Plans in segments: between them, values go to a slower pool and come back.
+"""Plans in stretches: between them, values go to a slower pool and come back.
 
-    segment   kernels 0 to 5     makes a and b, in memory of their own
+    stretch   kernels 0 to 5     makes a and b, in memory of their own
     out       a                  to the host, or a file; its memory is the next value's
-    segment   kernels 6 to 9     makes c where a was
+    stretch   kernels 6 to 9     makes c where a was
     back      a'                 where b was, which nobody reads any more
-    segment   kernels 10, 11     reads a'
+    stretch   kernels 10, 11     reads a'
 
-What lives across segments has memory of its own, which values take turns with; all of it is there before the first
-segment begins. What lives within one is in the workspace. Kernels are the programs of the whole plan, so the bits are,
+What lives across stretches has memory of its own, which values take turns with; all of it is there before the first
+stretch begins. What lives within one is in the workspace. Kernels are the programs of the whole plan, so the bits are,
 too.
 """
 
@@ -29,7 +29,7 @@ from weft.scheduler.pools.schedule import Action, Kind, Schedule
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class Stretch:
     """Kernels that run at one go. `reads` and `makes`: the values that are there before, and that stay after it."""
 
     made: Prepared
@@ -55,11 +55,11 @@ class Back:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A plan in segments. `room`: the slot of each value that lives across segments; `cells`: the bytes of each value
+    """A plan in stretches. `room`: the slot of each value that lives across stretches; `cells`: the bytes of each value
     in the slower pool; `replaces`: the outputs that take the memory of a leaf."""
 
     made: Prepared
-    items: tuple[Segment | Out | Back, ...]
+    items: tuple[Stretch | Out | Back, ...]
     room: Mapping[Node, int]
     slots: tuple[int, ...]
     cells: tuple[int, ...]
@@ -67,15 +67,15 @@ class Split:
     workspace: int
 
     def taken(self, allocated: Callable[[int], int]) -> int:
-        """The bytes for results in new memory, for what lives across segments, and for the workspace."""
+        """The bytes for results in new memory, for what lives across stretches, and for the workspace."""
         outputs = self.made.job.outputs
         fresh = sum([allocated(nbytes(n)) for k, n in enumerate(outputs) if k not in self.replaces])
         return fresh + sum(map(allocated, self.slots)) + (allocated(self.workspace) if self.workspace else 0)
 
 
 def split(made: Prepared, found: Tasks, schedule: Schedule) -> Split | None:
-    """The plan in segments for a schedule with copies; None where a leaf could be updated in place by all kernels, but
-    not by those of a segment."""
+    """The plan in stretches for a schedule with copies; None where a leaf could be updated in place by all kernels, but
+    not by those of a stretch."""
     pieces, origins = _pieces(made, found, schedule.actions)
     specs = [s for p in pieces if isinstance(p, list) for s in p]
     whole = Assembly(replace_specs(made, specs, origins))
@@ -92,14 +92,14 @@ def split(made: Prepared, found: Tasks, schedule: Schedule) -> Split | None:
         else:
             end[p.node] = at
     across = {n for n, at in begin.items() if n not in outputs and end.get(n, at) != at}
-    items: list[Segment | Out | Back] = []
+    items: list[Stretch | Out | Back] = []
     for p in pieces:
-        items.append(_segment(made, p, across | outputs | leaves, whole) if isinstance(p, list) else p)
+        items.append(_stretch(made, p, across | outputs | leaves, whole) if isinstance(p, list) else p)
     room, slots = _slots([(n, begin[n], end[n]) for n in begin if n in across])
     cells = {p.cell: nbytes(p.node) for p in pieces if isinstance(p, Out)}
     work = 0
     for s in items:
-        if isinstance(s, Segment):
+        if isinstance(s, Stretch):
             assembly = Assembly(s.made)
             if assembly.replaces != s.made.job.state:
                 return None
@@ -145,7 +145,7 @@ def _pieces(
     return pieces, origins
 
 
-def _segment(made: Prepared, specs: list[Spec], stay: set[Node], whole: Assembly) -> Segment:
+def _stretch(made: Prepared, specs: list[Spec], stay: set[Node], whole: Assembly) -> Stretch:
     """Kernels as a job of their own."""
     own = {n for s in specs for n in s.writes}
     reads = dict.fromkeys(n for s in specs for n in (*s.reads, *s.inplace.values()) if n not in own)
@@ -154,7 +154,7 @@ def _segment(made: Prepared, specs: list[Spec], stay: set[Node], whole: Assembly
     leaf_of = {made.job.outputs[o]: made.job.leaves[i] for o, i in whole.replaces.items()}
     state = {k: number[leaf_of[n]] for k, n in enumerate(makes) if n in leaf_of and leaf_of[n] in number}
     job = Job(makes, tuple(reads), (), state)
-    return Segment(replace(made, job=job, specs=tuple(specs), chosen=whole.chosen), tuple(reads), makes)
+    return Stretch(replace(made, job=job, specs=tuple(specs), chosen=whole.chosen), tuple(reads), makes)
 
 
 def _slots(lives: Sequence[tuple[Node, int, int]]) -> tuple[dict[Node, int], tuple[int, ...]]:
@@ -175,7 +175,7 @@ def _slots(lives: Sequence[tuple[Node, int, int]]) -> tuple[dict[Node, int], tup
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A segment that is ready to run, and the places of its memories in the table. `updates`: it changes leaves."""
+    """A stretch that is ready to run, and the places of its memories in the table. `updates`: it changes leaves."""
 
     executable: Executable
     places: tuple[int, ...]
@@ -231,7 +231,7 @@ class Spilling:
         device, self.started = self._device, self.finished
         cells = slow.reserve(device.info, self._cells)
         table = [*memories, *[device.allocate(n) for n in self._slots]]
-        self._workspace.run([], (), queue)  # which is kept for the segments
+        self._workspace.run([], (), queue)  # which is kept for the stretches
         for item in self._items:
             if isinstance(item, _Run):
                 if not item.updates or self.started != self.finished:
@@ -252,7 +252,7 @@ class Spilling:
 
 
 def plan_of(found: Split) -> Plan:
-    """The plan for a job in segments."""
+    """The plan for a job in stretches."""
     job, device = found.made.job, found.made.device
     place: dict[Node, int] = {n: k for k, n in enumerate(job.leaves)}
     place.update({n: len(job.leaves) + k for k, n in enumerate(job.outputs)})
@@ -265,7 +265,7 @@ def plan_of(found: Split) -> Plan:
     steps: list[Step] = []
     largest: list[Tenant] = []
     for item in found.items:
-        if isinstance(item, Segment):
+        if isinstance(item, Stretch):
             plan = assembled(item.made).plan({})
             given = tuple([place[n] for n in (*item.reads, *item.makes)])
             updates = any(made.get(n) in found.replaces for n in item.makes)
