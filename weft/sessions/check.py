@@ -7,7 +7,7 @@ s.check([(ids, {"layers.0": h, "": logits})])    outputs of modules by name, in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -17,7 +17,6 @@ from weft.core.args.handle import Handle
 from weft.core.args.modes import no_grad
 from weft.core.args.structure import flatten
 from weft.errors import ArgumentError
-from weft.nn.module import Module
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -79,9 +78,10 @@ def _of_modules(
     """The first module whose output is another one than its reference, in the order of calls."""
     if not named:
         return None
-    if not isinstance(fn, Module):
+    list_modules: Callable[[], Iterable[tuple[str, Any]]] | None = getattr(fn, "named_modules", None)
+    if list_modules is None:
         raise ArgumentError("check: names of modules are given, and the session is of a function")
-    modules = dict(fn.named_modules())
+    modules = dict(list_modules())
     missing = [n for n in named if n not in modules]
     if missing:
         raise ArgumentError(

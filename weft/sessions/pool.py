@@ -49,15 +49,16 @@ class MemoryPool:
 
     def __exit__(self, *_: object) -> None:
         """Let all sessions of the pool release what they keep. They may be used on, and begin anew."""
-        for member in list(self._members):
-            self._release(member)
+        with self.lock:
+            for member in list(self._members):
+                self._release(member)
 
     def __repr__(self) -> str:
         return f"<weft.memory_pool of {self.nbytes:,} bytes, {self.used_bytes():,} used>"
 
     def used_bytes(self) -> int:
         """Bytes of what is kept, and of the most scratch that a run of it takes."""
-        return sum(kept for kept, _ in self._members.values()) + self._scratch(0)
+        return self._kept() + self._scratch(0)
 
     def enter(self, member: Member, kept: int, scratch: int) -> None:
         """Have room for what a member keeps and the scratch of its runs: others release what they keep, the one first
@@ -75,10 +76,10 @@ class MemoryPool:
         self._members.pop(weakref.ref(member), None)
 
     def _kept(self) -> int:
-        return sum(kept for kept, _ in self._members.values())
+        return sum(kept for kept, _ in list(self._members.values()))  # a session may die meanwhile
 
     def _scratch(self, least: int) -> int:
-        return max([least, *(scratch for _, scratch in self._members.values())])
+        return max([least, *(scratch for _, scratch in list(self._members.values()))])
 
     def _release(self, member: weakref.ref[Member]) -> None:
         self._members.pop(member, None)
