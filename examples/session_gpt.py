@@ -194,6 +194,7 @@ def in_torch(model: GPT, c: Config) -> Decoded:
 
 
 def main() -> None:
+    """Decode in all ways, and print how long a token takes in each."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
