@@ -194,7 +194,7 @@ def in_torch(model: GPT, c: Config) -> Decoded:
 
 
 def main() -> None:
-    """Decode with a session, with a cache written by hand, and with torch, side by side."""
+    """Decode in all ways, and print how long a token takes in each."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -23,7 +23,7 @@ from weft.scheduler.keeping import nbytes
 from weft.sessions.retention import Candidate, Case, Matrix, Retention
 
 WIDE_SHARE = 0.5
-"""The share of an input that does not change beyond which a part of a reader needs the whole of it."""
+"""The share of an input that does not change from which on a part of a reader needs the whole input."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

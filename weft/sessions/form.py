@@ -194,7 +194,9 @@ class Form:
             if n in self._number:
                 memories[i] = inputs[self._number[n]].memory
             elif n in values:
-                own = i in r.replaced and n not in self.keeper.places  # what is in the arena is nobody else's
+                own = (
+                    i in r.replaced and n in self._results and n not in self.keeper.places
+                )  # others have these only
                 memories[i] = own_memory(values, n) if own else values[n].memory
             else:
                 memories[i] = self.template.draws[n]

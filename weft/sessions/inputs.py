@@ -30,7 +30,7 @@ from weft.sessions.recorded import Template
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-BLOCK = 1 << 20
+BLOCK = 1 << 19
 """The words that are compared at once: enough to go at the speed of memory, and little room for what comes between."""
 
 
