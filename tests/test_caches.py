@@ -82,7 +82,9 @@ def test_the_page_lists_every_table() -> None:
 
 
 def test_the_page_lists_what_asks_for_reference_counts() -> None:
-    listed = re.findall(r"^\| `((?:core|sessions)/[\w/]+\.py)`(?:, `[^|]*)? \|", PAGE.read_text(encoding="utf-8"), re.M)
+    listed = re.findall(
+        r"^\| `((?:core|sessions)/[\w/]+\.py)`(?:, `[^|]*)? \|", PAGE.read_text(encoding="utf-8"), re.M
+    )
     home = Path(weft.__file__).parent
     asking = re.compile(r"getrefcount|get_referrers")
     found = {
