@@ -35,7 +35,7 @@ from weft.core.composed import composite, templates
 from weft.core.execute import changes, pending, watched, writes
 from weft.core.views import views
 from weft.ir import graph, index, interning, movement
-from weft.scheduler import disk_cache, families, programs, realize
+from weft.scheduler import disk_cache, families, programs, realize, repeats
 
 LRU = {
     "index._sum": index._sum, "index._mod_const": index._mod_const,
@@ -52,6 +52,8 @@ SMALL: dict[tuple[Any, str], int] = {
     (composite, "KEPT"): 24,
     (llvm, "OBJECTS_PER_LINKER"): 16,
     (compiling, "TRACES_KEPT"): 4,
+    (repeats, "SEGMENTS_KEPT"): 64,
+    (repeats, "ENDS_KEPT"): 4,
 }
 """Bounds that are reached within a few rounds."""
 
@@ -66,6 +68,9 @@ def tables() -> dict[str, tuple[int, int]]:
         "first of families": (len(families._met), families.FAMILIES_KEPT),
         "programs": (len(programs._compiled), programs.PROGRAMS_KEPT),
         "images": (len(disk_cache._images), disk_cache.IMAGES_KEPT),
+        "segments": (len(realize._memory.segments), repeats.SEGMENTS_KEPT),
+        "ends": (len(realize._memory.ends), repeats.ENDS_KEPT),
+        "kinds of programs": (len(realize._memory.programs), repeats.PROGRAMS_KEPT),
         "composites": (len(composite._entries), composite.KEPT),
         "scalars": (len(broadcast._numbers), broadcast.NUMBERS_KEPT),
         "changed": (len(changes.mine.changed), changes.CHANGES_KEPT),
@@ -211,7 +216,9 @@ class Soak:
                     for f in LRU.values():
                         f.cache_clear()
                 gc.collect()
-                samples.append(Sample(i, now, resident_mib(), len(gc.get_objects()), tables()))
+                samples.append(
+                    Sample(i, now, resident_mib(), len(gc.get_objects()) + gc.get_freeze_count(), tables())
+                )
                 say(samples[-1].row())
         return samples
 

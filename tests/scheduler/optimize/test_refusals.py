@@ -94,6 +94,12 @@ def square(read: Callable[[Axis, Axis], ex.Expr], n: int = 32) -> Algorithm:
     return Algorithm("square", params, (), (c, out))
 
 
+def normed(blocks: Tensor) -> Algorithm:
+    """Rows in blocks over their root mean square."""
+    x = blocks.reshape(blocks.shape[0], -1)
+    return of(x * x.square().mean(-1, keepdim=True).rsqrt())
+
+
 def at(*index: Any) -> ex.Expr:
     return Load(F, "c", index)
 
@@ -186,6 +192,8 @@ ROWS: list[tuple[str, Callable[[], Algorithm], DeviceInfo, str]] = [
      "2 tasks; the cache holds the results of 0, the depth has steps for 5"),
     ("blocks", lambda: total(8, 32, "i").algorithm, WIDE, "no factor that blocks of i share"),
     ("blocks", lambda: depthwise(1, 2, 20, 3, 1).algorithm, WIDE, "conv is no sum over one axis"),
+    ("blocks", lambda: normed(leaf(4, 2, 32, dtype=weft.int8) * leaf(4, 2, 1)), WIDE,
+     "results have more axes than the sum: their lanes are not its own"),
     ("blocks", lambda: scaled_blocks(2, 64 * 800, 32).algorithm, WIDE,
      "800 additions in sequence; at most 768 are as accurate"),
     ("blocks", lambda: scaled_blocks(17, 160, 32).algorithm, WIDE, "neither 2 nor 3 divides 5 blocks"),

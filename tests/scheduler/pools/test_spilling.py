@@ -93,7 +93,8 @@ def test_the_least_limit_does_and_nothing_is_left_behind(pool: dummy.DummyDevice
 
 
 def test_a_host_without_room_is_a_refusal_that_changes_nothing(pool: dummy.DummyDevice) -> None:
-    w = weft.tensor(data(32, 32), device="tight:0").realize()
+    # values larger than the small blocks that earlier tests may have left idle
+    w = weft.tensor(data(160, 160), device="tight:0").realize()
 
     @weft.compile
     def step(x: weft.Tensor) -> weft.Tensor:
@@ -102,10 +103,10 @@ def test_a_host_without_room_is_a_refusal_that_changes_nothing(pool: dummy.Dummy
         w -= 0.01 * y
         return y.sum()
 
-    x = weft.tensor(data(32, 32, seed=1), device="tight:0").realize()
+    x = weft.tensor(data(160, 160, seed=1), device="tight:0").realize()
     step(x)
     before, used = bits(w), pool.used_bytes()
-    with weft.memory_limit(used + 6 * 4096, "tight:0"):
+    with weft.memory_limit(used + 6 * 4 * 160 * 160, "tight:0"):
         with weft.memory_limit(0, "cpu"), pytest.raises(weft.MemoryPlanError):
             step(x)
         assert bits(w) == before

@@ -185,12 +185,17 @@ def test_the_cpu_computes_within_a_limit_what_it_computes_without() -> None:
 
     place: Any = registry.open_device("cpu")
     place._workspace = None
-    room = place.used_bytes() + place.idle_bytes() + 10 * (1 << 18)
+    room = _counted(place) + 10 * (1 << 18)
     want = bits(run())
-    assert place.used_bytes() > room, "the workspace that all values are kept in is there"
+    assert _counted(place) > room, "the workspace that all values are kept in is there"
     with weft.memory_limit(room):
         assert bits(run()) == want
-        assert place.used_bytes() <= room
+        assert _counted(place) <= room
+
+
+def _counted(place: Any) -> int:
+    """The bytes that count against the pool's limit: small blocks that earlier tests left do."""
+    return place.used_bytes() + place.idle_bytes()
 
 
 def test_the_peak_is_the_planned_one_to_the_byte(pool: dummy.DummyDevice) -> None:
