@@ -113,21 +113,17 @@ class Plan:
     within: Within | None = None
     updating: threading.RLock = field(init=False, default_factory=threading.RLock)
     """Held by a run that updates memory in place and has to tell how far it got: runs are counted by the executable."""
-    _fixed: tuple[tuple[int, DType, tuple[int, ...], int | None], ...] = field(init=False)
+    _fixed: tuple[tuple[int, DType, tuple[int, ...], int | None], ...] | None = field(init=False)
+    """Bytes, dtype, shape and memory of each result; None where runtime variables have a say."""
 
     def __post_init__(self) -> None:
-        # Bytes, dtype, shape and memory of each result, where no runtime variable has a say.
+        varies = any(n.__class__ is not int for o in self.outputs for n in o.shape)
         fixed = (
-            []
-            if self._varies
-            else [(_nbytes(o.dtype, o.shape), o.dtype, o.shape, o.replaces) for o in self.outputs]
+            None
+            if varies
+            else tuple([(_nbytes(o.dtype, o.shape), o.dtype, o.shape, o.replaces) for o in self.outputs])
         )
-        object.__setattr__(self, "_fixed", tuple(fixed))
-
-    @property
-    def _varies(self) -> bool:
-        """True where runtime variables have a say in the results' sizes."""
-        return any(n.__class__ is not int for o in self.outputs for n in o.shape)
+        object.__setattr__(self, "_fixed", fixed)
 
     def bound(
         self,
@@ -192,7 +188,7 @@ class Plan:
 
     def result_bytes(self) -> int:
         """The bytes of the results, where no runtime variable has a say."""
-        return sum(nbytes for nbytes, _, _, replaces in self._fixed if replaces is None)
+        return sum(nbytes for nbytes, _, _, replaces in self._fixed or () if replaces is None)
 
     def profile(
         self, inputs: Sequence[Memory], values: Sequence[int] = ()
@@ -209,10 +205,9 @@ class Plan:
         feed = self.feed
         memories = list(inputs) if feed is None else [inputs[m] if isinstance(m, int) else m for m in feed]
         device = self.device
-        specs = self._sizes(values) if self._varies else self._fixed
-        for k, (nbytes, dtype, shape, replaces) in enumerate(specs):
-            if k in places:
-                memory = places[k]
+        for nbytes, dtype, shape, replaces in self._fixed or self._sizes(values):
+            if places and (place := places.get(len(results))) is not None:
+                memory = place
             else:
                 memory = device.allocate(nbytes) if replaces is None else inputs[replaces]
             memories.append(memory)
