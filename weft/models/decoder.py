@@ -14,7 +14,7 @@ from weft.models.cache import Cache, Positions, tokens
 class Decoder(nn.Module):
     """Logits of the token after each: (b, t) of int -> (b, t, vocabulary).
 
-    A subclass defines `hidden(ids, positions, cache)`, the last features, and `head`, from these to logits.
+    A subclass defines `hidden`, the last features, and `embedding`; `head` makes logits of these.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ()
@@ -71,7 +71,7 @@ class Decoder(nn.Module):
 
     def head(self, x: Tensor) -> Tensor:
         """Logits of features: (b, t, e) -> (b, t, vocabulary)."""
-        raise NotImplementedError
+        return self.lm_head(x)
 
 
 class RMSNorm(nn.Module):

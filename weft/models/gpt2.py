@@ -134,6 +134,3 @@ class GPT2(Decoder):
 
     def hidden(self, ids: Tensor, positions: Positions, cache: Cache | None) -> Tensor:
         return self.transformer(ids, positions, cache)
-
-    def head(self, x: Tensor) -> Tensor:
-        return self.lm_head(x)

@@ -9,7 +9,7 @@ sliding window.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -78,13 +78,17 @@ class Attention(nn.Module):
         return self.o_proj(attend(q, k, v, positions, cache, self.layer))
 
 
+def gated_mlp(c: LlamaConfig) -> GatedMLP:
+    """The MLP of a layer, with SiLU."""
+    return GatedMLP(c.hidden_size, c.intermediate_size, F.silu, c.mlp_bias)
+
+
 class Layer(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)).   Shapes: (b, t, e) -> same."""
 
-    def __init__(self, c: LlamaConfig, attention: nn.Module) -> None:
+    def __init__(self, c: LlamaConfig, attention: nn.Module, mlp: nn.Module) -> None:
         super().__init__()
-        self.self_attn = attention
-        self.mlp = GatedMLP(c.hidden_size, c.intermediate_size, F.silu, c.mlp_bias)
+        self.self_attn, self.mlp = attention, mlp
         self.input_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
 
@@ -96,11 +100,11 @@ class Layer(nn.Module):
 class Trunk(nn.Module):
     """norm(layers(embedding[ids])).   Shapes: (b, t) -> (b, t, e)."""
 
-    def __init__(self, c: LlamaConfig, attention: type[Attention]) -> None:
+    def __init__(self, c: LlamaConfig, layer: Callable[[Any, int, Rotary], Layer]) -> None:
         super().__init__()
         rotary = Rotary.of(vars(c), c.features, c.max_position_embeddings)
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
-        self.layers = nn.ModuleList([Layer(c, attention(c, k, rotary)) for k in range(c.num_hidden_layers)])
+        self.layers = nn.ModuleList([layer(c, k, rotary) for k in range(c.num_hidden_layers)])
         self.norm = RMSNorm(c.hidden_size, c.rms_norm_eps)
 
     def forward(self, ids: Tensor, positions: Positions, cache: Cache | None) -> Tensor:
@@ -115,12 +119,16 @@ class Llama(Decoder):
 
     kinds = ("llama", "mistral")
     config: type[LlamaConfig] = LlamaConfig
-    attention: type[Attention] = Attention
+
+    @staticmethod
+    def layer(c: Any, k: int, rotary: Rotary) -> Layer:
+        """The layer of that number."""
+        return Layer(c, Attention(c, k, rotary), gated_mlp(c))
 
     def __init__(self, c: LlamaConfig) -> None:
         super().__init__(c.num_hidden_layers, c.key_heads, c.features)
         self.vocabulary, self.longest = c.vocab_size, c.max_position_embeddings
-        self.model = Trunk(c, self.attention)
+        self.model = Trunk(c, self.layer)
         self.lm_head = nn.Linear(c.hidden_size, c.vocab_size, bias=False)
         if c.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
@@ -131,6 +139,3 @@ class Llama(Decoder):
 
     def hidden(self, ids: Tensor, positions: Positions, cache: Cache | None) -> Tensor:
         return self.model(ids, positions, cache)
-
-    def head(self, x: Tensor) -> Tensor:
-        return self.lm_head(x)

@@ -145,6 +145,3 @@ class Phi(Decoder):
 
     def hidden(self, ids: Tensor, positions: Positions, cache: Cache | None) -> Tensor:
         return self.model(ids, positions, cache)
-
-    def head(self, x: Tensor) -> Tensor:
-        return self.lm_head(x)

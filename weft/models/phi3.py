@@ -14,8 +14,7 @@ import weft.nn.functional as F
 from weft import Tensor, nn
 from weft.models.attention import attend, heads
 from weft.models.cache import Cache, Positions
-from weft.models.decoder import Decoder, RMSNorm
-from weft.models.llama import LlamaConfig
+from weft.models.llama import Layer, Llama, LlamaConfig
 from weft.models.rotary import Rotary
 
 
@@ -65,58 +64,12 @@ class MLP(nn.Module):
         return self.down_proj(up * F.silu(gate))
 
 
-class Layer(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)).   Shapes: (b, t, e) -> same."""
-
-    def __init__(self, c: Phi3Config, layer: int, rotary: Rotary) -> None:
-        super().__init__()
-        self.self_attn = Attention(c, layer, rotary)
-        self.mlp = MLP(c)
-        self.input_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.post_attention_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
-
-    def forward(self, x: Tensor, positions: Positions, cache: Cache | None) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), positions, cache)
-        return x + self.mlp(self.post_attention_layernorm(x))
-
-
-class Trunk(nn.Module):
-    """norm(layers(embedding[ids])).   Shapes: (b, t) -> (b, t, e)."""
-
-    def __init__(self, c: Phi3Config) -> None:
-        super().__init__()
-        rotary = Rotary.of(vars(c), c.features, c.max_position_embeddings)
-        self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
-        self.layers = nn.ModuleList([Layer(c, k, rotary) for k in range(c.num_hidden_layers)])
-        self.norm = RMSNorm(c.hidden_size, c.rms_norm_eps)
-
-    def forward(self, ids: Tensor, positions: Positions, cache: Cache | None) -> Tensor:
-        x = self.embed_tokens(ids)
-        for layer in self.layers:
-            x = layer(x, positions, cache)
-        return self.norm(x)
-
-
-class Phi3(Decoder):
+class Phi3(Llama):
     """A Phi-3 with a head for the next token."""
 
     kinds = ("phi3",)
     config = Phi3Config
 
-    def __init__(self, c: Phi3Config) -> None:
-        super().__init__(c.num_hidden_layers, c.key_heads, c.features)
-        self.vocabulary, self.longest = c.vocab_size, c.max_position_embeddings
-        self.model = Trunk(c)
-        self.lm_head = nn.Linear(c.hidden_size, c.vocab_size, bias=False)
-        if c.tie_word_embeddings:
-            self.lm_head.weight = self.model.embed_tokens.weight
-
-    @property
-    def embedding(self) -> nn.Embedding:
-        return self.model.embed_tokens
-
-    def hidden(self, ids: Tensor, positions: Positions, cache: Cache | None) -> Tensor:
-        return self.model(ids, positions, cache)
-
-    def head(self, x: Tensor) -> Tensor:
-        return self.lm_head(x)
+    @staticmethod
+    def layer(c: Any, k: int, rotary: Rotary) -> Layer:
+        return Layer(c, Attention(c, k, rotary), MLP(c))

@@ -14,7 +14,7 @@ from weft import Tensor
 from weft.models.attention import attend, heads
 from weft.models.cache import Cache, Positions
 from weft.models.decoder import RMSNorm
-from weft.models.llama import Attention, Llama, LlamaConfig
+from weft.models.llama import Attention, Layer, Llama, LlamaConfig, gated_mlp
 from weft.models.rotary import Rotary
 
 
@@ -54,4 +54,7 @@ class Qwen3(Llama):
 
     kinds = ("qwen3",)
     config = Qwen3Config
-    attention = NormedAttention
+
+    @staticmethod
+    def layer(c: Any, k: int, rotary: Rotary) -> Layer:
+        return Layer(c, NormedAttention(c, k, rotary), gated_mlp(c))
