@@ -77,14 +77,17 @@ def test_one_step_serves_every_position() -> None:
 
 
 def test_a_sequence_ends_with_its_stop_and_the_others_go_on() -> None:
-    model = made("gpt2")
+    model, hot = made("gpt2"), models.Sampling(temperature=1000.0)  # nearly any token
     prompts = IDS[:, :5].tolist()
-    free = list(models.generate(model, prompts, 8))
-    stop = [free[1][0], free[2][0]]
-    found = list(models.generate(model, prompts, 8, stop=[stop]))
-    assert [t[0] for t in found[:4]] == [free[0][0], free[1][0], free[2][0], None] or free[1][0] == free[0][0]
-    assert [t[1] for t in found] == [t[1] for t in free[: len(found)]]
-    assert len(list(models.generate(model, prompts[:1], 8, stop=[free[0][0]]))) == 1
+    free = [list(t) for t in models.generate(model, prompts, 8, sampling=hot, seed=0)]
+    first, second = ([t[k] for t in free] for k in (0, 1))
+    stop = [t for t in first[3:5] if t is not None]
+    assert (
+        all(first[k : k + 2] != stop and second[k : k + 2] != stop for k in range(3)) and second[3:5] != stop
+    )
+    found = list(models.generate(model, prompts, 8, sampling=hot, seed=0, stop=[stop]))
+    assert [t[0] for t in found] == [*first[:5], None, None, None]
+    assert [t[1] for t in found] == second
 
 
 def test_draws_repeat_with_their_seed() -> None:
