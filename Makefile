@@ -27,7 +27,7 @@ help:
 	@echo "make pretrained  the pitch of a melody, what is in a picture, whose voice it is: other people's models"
 	@echo "make gpt     train a small GPT on a text, character by character (stopped, it goes on where it was)"
 	@echo "make test    ruff, pyright, the import contract, and every test"
-	@echo "make models  language models beside transformers, which makes tiny random ones"
+	@echo "make models  weft.models beside transformers and diffusers, which make tiny random ones"
 	@echo "make surface  the stubs of weft's namespaces, from the table of names (weft/surface/table.py)"
 	@echo "make fuzz    random programs on every backend against the reference (FUZZ_EXAMPLES=$(FUZZ_EXAMPLES))"
 	@echo "make mutate  changes of a file that no test notices (FILE=weft/ir/index.py TESTS=tests/ir MUTATE=--sample=20)"
@@ -99,7 +99,7 @@ $(VENV)/pretrained.stamp: pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/models.stamp: $(VENV)/dev.stamp
-	$(PIP) 'transformers==5.23.0'
+	$(PIP) 'transformers==5.23.0' 'diffusers==0.42.1'
 	@touch $@
 
 # torch is one more reference to compare gradients with: a CPU build or none, the tests that use it say when it is absent.

@@ -3,22 +3,22 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import weft
 from weft import Tensor, nn
 from weft.errors import ArgumentError, DTypeError
 from weft.models.cache import Cache, Positions, tokens
+from weft.models.pretrained_module import PretrainedModule
 
 
-class Decoder(nn.Module):
+class Decoder(PretrainedModule):
     """Logits of the token after each: (b, t) of int -> (b, t, vocabulary).
 
     A subclass defines `hidden`, the last features, and `embedding`; `head` makes logits of these.
     """
 
-    kinds: ClassVar[tuple[str, ...]] = ()
-    """The `model_type`s of config.json that it is."""
+    left_out = ("rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")  # tables, in old files
     vocabulary: int
     longest: int
     lm_head: nn.Linear
