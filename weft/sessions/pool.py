@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from weft.backends.protocol import Divider, Rounder
 from weft.errors import ArgumentError, MemoryPlanError
@@ -23,6 +23,8 @@ from weft.sessions.retention import aligned
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory
+
+T = TypeVar("T")
 
 
 class Member(Protocol):
@@ -33,6 +35,29 @@ class Member(Protocol):
         ...
 
 
+class Turns:
+    """A lock: one thread at a time does something with what sessions keep, and others wait. What a thread does within
+    its own turn, as a handler of a signal would that comes in the middle of a run, is refused."""
+
+    def __init__(self) -> None:
+        self._lock = forkable(threading.RLock())
+        self._thread = 0
+
+    def take(self, do: Callable[[], T]) -> T:
+        """The result of `do`, when it is this thread's turn. ArgumentError where it is already."""
+        me = threading.get_ident()
+        with self._lock:  # which lets in who has it: an interrupt may have come before or after its turn
+            if self._thread == me:
+                raise ArgumentError(
+                    "session: is called within a run of its own, or of another one of its pool"
+                )
+            self._thread = me
+            try:
+                return do()
+            finally:
+                self._thread = 0
+
+
 class MemoryPool:
     """A limit in bytes for what sessions keep, their results, and the scratch of their runs; see the module."""
 
@@ -40,8 +65,8 @@ class MemoryPool:
         if nbytes <= 0:
             raise ArgumentError(f"memory_pool: a pool of {nbytes} bytes has room for nothing")
         self.nbytes = nbytes
-        self.lock = forkable(threading.RLock())
-        """Held by a run of any session of the pool: one runs at a time."""
+        self.turns = Turns()
+        """One session of the pool runs at a time."""
         self._members: dict[weakref.ref[Member], tuple[int, int]] = {}
 
     def __enter__(self) -> MemoryPool:
@@ -49,9 +74,7 @@ class MemoryPool:
 
     def __exit__(self, *_: object) -> None:
         """Let all sessions of the pool release what they keep. They may be used on, and begin anew."""
-        with self.lock:
-            for member in list(self._members):
-                self._release(member)
+        self.turns.take(self._release_all)
 
     def __repr__(self) -> str:
         return f"<weft.memory_pool of {self.nbytes:,} bytes, {self.used_bytes():,} used>"
@@ -80,6 +103,10 @@ class MemoryPool:
 
     def _scratch(self, least: int) -> int:
         return max([least, *(scratch for _, scratch in list(self._members.values()))])
+
+    def _release_all(self) -> None:
+        for member in list(self._members):
+            self._release(member)
 
     def _release(self, member: weakref.ref[Member]) -> None:
         self._members.pop(member, None)
