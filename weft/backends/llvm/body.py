@@ -310,7 +310,7 @@ class Body:
         for _ in frame.each():
             at = affine(frame, s.offset)
             known = self.asked.setdefault((frame.f.block, s.buffer, at.terms), [])
-            memory.prefetch(frame, frame.place(s.buffer), at, known)
+            memory.prefetch(frame, frame.place(s.buffer), at, known, self._ahead(s.offset))
 
     def _accumulate(self, s: Accumulate) -> None:
         with self._where(s.guard, (s.value, *_values(s.offset))) if s.guard else self._anywhere() as runs:
@@ -608,7 +608,7 @@ class Body:
                 return frame.temp(e.name)
             case Load():
                 at, when = affine(frame, e.index[0]), condition(frame, e.guard)
-                return memory.load(frame, frame.place(e.source), at, when, self._ahead(e))
+                return memory.load(frame, frame.place(e.source), at, when, self._ahead(e.index[0], e.guard))
             case ScalarCall():
                 memo = frame.now.memo
                 return self._op(e.op, [a.dtype for a in e.args], e.dtype, [memo[a] for a in e.args])
@@ -619,13 +619,13 @@ class Body:
             case _:
                 raise TypeError(f"not a scalar expression: {type(e).__name__}")
 
-    def _ahead(self, e: Load) -> int:
-        """The number of neighbours that the next unrolled iterations surely read, the element included."""
+    def _ahead(self, offset: Int, guard: Guard = ()) -> int:
+        """The number of neighbours that the next unrolled iterations surely ask for, the element included."""
         frame = self.frame
-        if e.guard or frame.now.mask is not None:
+        if guard or frame.now.mask is not None:
             return 1
         for v, extent, level in reversed(frame.unrolled):
-            if level == frame.level and coefficient(e.index[0], v) == 1:
+            if level == frame.level and coefficient(offset, v) == 1:
                 return extent - frame.consts[v]
         return 1
 

@@ -114,17 +114,22 @@ def store(frame: Frame, place: Place, offset: Affine, value: RegisterValue, stre
     )
 
 
-def prefetch(frame: Frame, place: Place, offset: Affine, asked: list[int]) -> None:
-    """Ask for the lines of a run of elements, into the second-level cache. What lies apart is left to the hardware.
+def prefetch(frame: Frame, place: Place, offset: Affine, asked: list[int], ahead: int = 1) -> None:
+    """Ask for the lines of a run of elements, into the second-level cache. What lies apart is left to the hardware, but
+    where `ahead` says that neighbours of each element will be asked for: those are rows, read at once.
 
     `asked`: bytes from the same place on whose lines were asked for just before; they are not again.
     """
-    if not offset.uniform and offset.stride != 1:
+    size, stride = place.buffer.dtype.itemsize, offset.stride
+    if offset.uniform or stride == 1:
+        starts = range(0, size * (1 if offset.uniform else frame.now.lanes), LINE)
+    elif stride is not None and ahead > 1:
+        starts = range(0, size * stride * frame.now.lanes, size * stride)
+    else:
         return
     at = address(frame, place, offset)
-    nbytes = place.buffer.dtype.itemsize * (1 if offset.uniform else frame.now.lanes)
-    for k in range(0, nbytes, LINE):
-        byte = offset.const * place.buffer.dtype.itemsize + k
+    for k in starts:
+        byte = offset.const * size + k
         if any(0 <= byte - before < LINE for before in asked):
             continue
         asked.append(byte)
