@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from weft.backends.protocol import Divider, Rounder
 from weft.errors import ArgumentError, MemoryPlanError
 from weft.ir.forks import forkable
+from weft.scheduler.memory import ALIGNMENT
 from weft.sessions.retention import aligned
 
 if TYPE_CHECKING:
@@ -121,35 +122,58 @@ class MemoryPool:
 class Arena:
     """Memory with values at fixed offsets; where a device cannot divide memories, one for each value."""
 
-    def __init__(self, device: Device, sizes: Sequence[int]) -> None:
-        self._device, self._sizes = device, tuple(sizes)
+    def __init__(self, device: Device, places: Sequence[tuple[int, int]], nbytes: int) -> None:
+        self._device, self._places, self._nbytes = device, tuple(places), nbytes
         self._memories: tuple[Memory, ...] | None = None
+        self._whole: Memory | None = None
+
+    @staticmethod
+    def packed(device: Device, sizes: Sequence[int]) -> Arena:
+        """An arena of values of these sizes, one after the other."""
+        places, at = list[tuple[int, int]](), 0
+        for size in sizes:
+            places.append((at, size))
+            at += aligned(size)
+        return Arena(device, places, at)
 
     @property
     def nbytes(self) -> int:
         """The bytes that the arena takes of the device's pool."""
         if isinstance(self._device, Divider):
-            return rounded(self._device, sum(map(aligned, self._sizes)))
-        return sum(self._sizes)
+            return rounded(self._device, self._nbytes)
+        return sum(size for _, size in self._places)
 
     @property
     def memories(self) -> tuple[Memory, ...]:
         """The memory of each value, allocated when it is first asked for. MemoryError where there is none."""
         if self._memories is None:
             device = self._device
-            if isinstance(device, Divider) and self._sizes:
-                whole, found, at = device.allocate(sum(map(aligned, self._sizes))), list["Memory"](), 0
-                for size in self._sizes:
-                    found.append(device.part(whole, at, size))
-                    at += aligned(size)
-                self._memories = tuple(found)
+            if isinstance(device, Divider):
+                self._memories = tuple([self.part(at, size) for at, size in self._places])
             else:
-                self._memories = tuple([device.allocate(size) for size in self._sizes])
+                self._memories = tuple([device.allocate(size) for _, size in self._places])
         return self._memories
+
+    def part(self, offset: int, nbytes: int) -> Memory:
+        """Bytes of the arena, of a device that divides memories."""
+        device = self._device
+        assert isinstance(device, Divider)
+        if self._whole is None:
+            self._whole = device.allocate(self._nbytes)
+        return device.part(self._whole, offset, nbytes)
 
     def release(self) -> None:
         """Give the memory back, once nobody uses it."""
-        self._memories = None
+        self._memories = self._whole = None
+
+
+def most_within(device: Device, nbytes: int) -> int:
+    """The largest memory that takes no more than so many bytes of the device's pool."""
+    low, high = 0, max(nbytes, 0)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if rounded(device, middle) <= nbytes else (low, middle - 1)
+    return low // ALIGNMENT * ALIGNMENT
 
 
 def rounded(device: Device, nbytes: int) -> int:

@@ -33,6 +33,8 @@ def fuse(view: View, node: Node, sites: Sequence[Site]) -> FuseInto | Cut:
 
 def _fuse(view: View, node: Node, f: Facts, sites: Sequence[Site]) -> FuseInto | Cut:
     """The decision on a device that binds any number of buffers."""
+    if id(node) in view.prepared.terms:
+        return FuseInto(sites)
     if node.op in REDUCE:
         return _reduction(node, f, sites) or FuseInto(sites)
     if id(node) in view.prepared.replaced_by:
