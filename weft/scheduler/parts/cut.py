@@ -25,6 +25,7 @@ from weft.ir.index import high
 from weft.ir.ops import COMBINE, MOVEMENT, Op
 from weft.ir.rewrite import over
 from weft.scheduler.keeping import nbytes
+from weft.scheduler.parts.moves import Moved
 
 SPLIT_NS = 50_000
 """The time of a part below which it is joined with others that wait for the same: starting one, on two cores of Zen 5,
@@ -63,7 +64,8 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """The box of a value, seen as a tensor of `shape`, that becomes a value on another device."""
+    """The box of a value, seen as a tensor of `shape`, that becomes a value on another device; or what a `moved` node
+    moves between all devices, each of which has such values."""
 
     source: int
     target: int
@@ -71,6 +73,13 @@ class Exchange:
     size: Shape
     box: Box | None
     level: int
+    moved: Node | None = None
+
+    @property
+    def move(self) -> Moved | None:
+        """The move between all devices; None for a copy from one to another."""
+        attrs = None if self.moved is None else self.moved.attrs
+        return attrs if isinstance(attrs, Moved) else None
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -167,6 +176,8 @@ class _Cutter:
 
     def _source(self, copy: Node, users: Mapping[Node, int]) -> _Source:
         (whole,) = copy.inputs
+        if isinstance(copy.attrs, Moved):
+            return _Source(whole, whole.shape, copy.shape, None)
         n = self._under_reshapes(whole)
         shrunk = n if n.op is Op.SHRINK and n in self.computed else None
         if shrunk is not None and isinstance(shrunk.attrs, Box):
@@ -333,7 +344,8 @@ class _Cutter:
             steps.append(Compute(p.device, nodes, inputs, tuple([number[n] for n in p.roots]), p.place))
         for c in made:
             s = self.source[c]
-            steps.append(Exchange(number[s.node], number[c], s.shape, s.size, s.box, self.level[c]))
+            moved = c if isinstance(c.attrs, Moved) else None
+            steps.append(Exchange(number[s.node], number[c], s.shape, s.size, s.box, self.level[c], moved))
         # an exchange of level k reads what parts of level k - 1, or exchanges of it, give; parts of level k read it
         steps.sort(key=lambda s: (s.level, isinstance(s, Compute)))
         return Cut(tuple(values), tuple(steps), tuple([number[n] for n in self.outputs]))

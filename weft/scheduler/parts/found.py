@@ -91,7 +91,7 @@ def _built(sig: Signature) -> PartsPlan:
     order, devices = steps_of(sig)
     if settings.verify():
         verify_parts(order, {name: d.info.kind for name, d in devices.items()})
-    return PartsPlan.of(order, devices, _part_plan)
+    return PartsPlan.of(order, devices, part_plan)
 
 
 def steps_of(sig: Signature) -> tuple[Ordered, dict[str, Device]]:
@@ -119,7 +119,7 @@ def _info(name: str) -> DeviceInfo:
     return registry.open_device(name).info
 
 
-def _part_plan(sig: Signature, device: Device, dynamic: bool) -> tuple[Plan, bool]:
+def part_plan(sig: Signature, device: Device, dynamic: bool) -> tuple[Plan, bool]:
     """The plan of a part, and whether no other one will take over from it."""
     plan = one.plan_for(sig, device, dynamic=dynamic, at_once=True)
     return plan, one.is_settled(sig, device, dynamic)

@@ -65,7 +65,7 @@ class _Move:
     copier: BoxCopier | None
 
 
-class _EqualParts:
+class EqualParts:
     """The plans of one plan's parts: one is built for equal parts of devices of one class, and bound to each device."""
 
     def __init__(self, plan_for: PlanFor) -> None:
@@ -106,7 +106,7 @@ class PartsPlan:
     def of(cls, order: Ordered, devices: Mapping[str, Device], plan_for: PlanFor) -> PartsPlan:
         """The plan, with those of all parts built or found: of equal parts once for each class of devices."""
         steps: list[_Part | _Move] = []
-        equal = _EqualParts(plan_for)
+        equal = EqualParts(plan_for)
         names: set[str] = set()
         values = order.cut.values
         for s in order.steps:
