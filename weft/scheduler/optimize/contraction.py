@@ -734,7 +734,11 @@ class _Tiled:
         if window is not None:
             self.window(window, c.out.name, [at, *inside])
         self.k = merge_even(self.k, chain or value)
-        if self.square and isinstance(panel, Load) and (p := self.k.algorithm.param(panel.source)) is not None:
+        if (
+            self.square
+            and isinstance(panel, Load)
+            and (p := self.k.algorithm.param(panel.source)) is not None
+        ):
             self.k = squares.ask_ahead(self.k, chain or value, p, at, self.info)
         else:
             self.follow(chain or value, stream, tile)

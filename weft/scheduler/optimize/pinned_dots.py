@@ -26,8 +26,8 @@ from weft.ir.loops import Scope
 from weft.ir.numerics import CHAIN_TERMS, Tree
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.levels import pinned_steps
-from weft.scheduler.optimize.rule import Choice, Rule
 from weft.scheduler.optimize.rows import lanes
+from weft.scheduler.optimize.rule import Choice, Rule
 from weft.scheduler.optimize.squares import ask_ahead, in_squares, lies_in_squares, steps, width
 from weft.scheduler.optimize.staging import fits, stage_repeated
 from weft.scheduler.optimize.steps import split
@@ -57,7 +57,9 @@ class Chains(Choice):
     steps: int
 
     def __str__(self) -> str:
-        how = f"squares of {self.count} by {self.steps}" if self.steps else f"{self.count} chains side by side"
+        how = (
+            f"squares of {self.count} by {self.steps}" if self.steps else f"{self.count} chains side by side"
+        )
         return f"{how} along {self.axis}"
 
 
