@@ -9,11 +9,13 @@ config.py     config.json as a dataclass: every field is honoured or refused by 
 rotary.py     positions as rotations      cache.py     keys and values of the tokens before
 attention.py  attention of decoders       decoder.py   what decoders share
 gemma3.py  gpt2.py  llama.py  phi.py  phi3.py  qwen3.py  pretrained.py
-sampling.py  generate.py  text.py  gguf.py  gguf_text.py
+batch.py  draw.py  speculation.py  sampling.py  generate.py  text.py  gguf.py  gguf_text.py
 """
 # Tests: tests/models/test_decoders.py
 
+from weft.models.batch import Batch, Writing
 from weft.models.cache import Cache
+from weft.models.draw import Draws
 from weft.models.gemma3 import Gemma3
 from weft.models.generate import generate
 from weft.models.gguf import from_gguf
@@ -24,9 +26,10 @@ from weft.models.phi3 import Phi3
 from weft.models.pretrained import from_pretrained
 from weft.models.qwen3 import Qwen3
 from weft.models.sampling import Sampling
+from weft.models.speculation import Draft
 from weft.models.text import Tokenizer
 
 __all__ = [
-    "Cache", "GPT2", "Gemma3", "Llama", "Phi", "Phi3", "Qwen3", "Sampling", "Tokenizer", "from_gguf", "from_pretrained",
-    "generate",
+    "Batch", "Cache", "Draft", "Draws", "GPT2", "Gemma3", "Llama", "Phi", "Phi3", "Qwen3", "Sampling", "Tokenizer",
+    "Writing", "from_gguf", "from_pretrained", "generate",
 ]  # fmt: skip

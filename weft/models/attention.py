@@ -30,7 +30,7 @@ def attend(
     Shapes: query (b, h, t, e), key and value (b, g, t, e), g dividing h -> (b, t, h * e).
     """
     if cache is not None:
-        key, value = cache.add(layer, key, value, positions.slots)
+        key, value = cache.add(layer, key, value, positions)
     mask = positions.mask(window)
     out = F.scaled_dot_product_attention(
         query,
