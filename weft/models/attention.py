@@ -41,7 +41,7 @@ def attend(
     Shapes: query (b, h, t, e), key and value (b, g, t, e), g dividing h -> (b, t, h * e).
     """
     if cache is not None:
-        key, value = cache.add(layer, key, value, positions.slots)
+        key, value = cache.add(layer, key, value, positions)
     mask = positions.mask(window)
     shared = query.shape[1] != key.shape[1]
     return mix(query, key, value, mask, is_causal=mask is None, scale=scale, enable_gqa=shared)
