@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 import weft
 from weft import Tensor, nn
+from weft.autograd import checkpoint
 from weft.errors import ArgumentError, DTypeError
 from weft.models.cache import Cache, Positions, tokens
 from weft.models.pretrained_module import PretrainedModule
@@ -37,6 +39,18 @@ class Decoder(PretrainedModule):
         layers, key_heads, features = self._kept
         weight = next(self.parameters())
         return Cache(layers, batch, key_heads, size, features, dtype=weight.dtype, device=str(weight.device))
+
+    def checkpoint_layers(self, on: bool = True) -> Self:
+        """Have each layer computed again for gradients, so that training keeps what goes into layers and no more.
+
+        Source: Chen et al. 2016, arXiv:1604.06174.
+        """
+        layers = next(m for m in self.modules() if isinstance(m, nn.ModuleList))
+        for layer in layers:
+            layer.__dict__.pop("forward", None)
+            if on:
+                layer.__dict__["forward"] = partial(checkpoint, layer.forward)
+        return self
 
     def forward(
         self,

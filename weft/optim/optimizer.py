@@ -196,7 +196,7 @@ class RuleOptimizer(Optimizer):
         """The names of the tensors, shaped like a parameter and zero at first, that the rule keeps for it."""
 
     def start(self, group: Group, p: Tensor, name: str) -> Any:
-        """The state `name` of a parameter before the first step, as an array."""
+        """The state `name` of a parameter before the first step, as an array; None where the parameter needs none."""
         return np.zeros([n for n in p.shape if isinstance(n, int)], to_numpy(p.dtype))
 
     def counts(self, group: Group) -> bool:
@@ -240,8 +240,8 @@ class RuleOptimizer(Optimizer):
         for p in group.params:
             state = self.state[p]
             for name in names:
-                if name not in state:
-                    state[name] = tensor_like(self.start(group, p, name), p)
+                if name not in state and (start := self.start(group, p, name)) is not None:
+                    state[name] = tensor_like(start, p)
 
     def _check(self, p: object, known: set[int]) -> None:
         if not isinstance(p, Tensor):

@@ -60,7 +60,7 @@ SURFACE: tuple[Home, ...] = (
     }, Form.MODULE),
     Home("weft.nn", {
         "(nn)": "modules",
-        "nn": "attention functional init utils",
+        "nn": "attention functional init lora utils",
     }, Form.MODULE),
     Home("weft.optim", {"optim": "lr_scheduler swa_utils"}, Form.MODULE),
     # as they are at home
