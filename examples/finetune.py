@@ -86,6 +86,7 @@ class Run:
     """A training run: the base is loaded anew, and all else is saved."""
 
     config: Config
+    front: list[int]  # what the tokenizer puts before a text: some models understand nothing without it
     tokens: np.ndarray[Any, Any]
     model: Any
     tokenizer: Any
@@ -98,14 +99,17 @@ class Run:
     def start(cls, config: Config, text: str, shape: Qwen3Config = RANDOM) -> Run:
         """A run at its beginning. SystemExit for a text that is too short."""
         model, tokenizer = loaded(config, shape)
-        tokens = np.array(tokenizer.encode(text), np.int64)
+        front = tokenizer.encode("")
+        tokens = np.array(tokenizer.encode(text)[len(front) :], np.int64)
         if len(tokens) <= config.context:
             raise SystemExit(f"the text has {len(tokens)} tokens; needs more than --context {config.context}")
         weft.manual_seed(config.seed)
         weights = lora.add(model.train(), config.names, config.rank, alpha=2 * config.rank)
         model.checkpoint_layers()
         optimizer = optim.AdamW(weights, lr=config.rate, weight_decay=0.0, state_bits=8)
-        return cls(config, tokens, model, tokenizer, weights, optimizer, np.random.default_rng(config.seed))
+        return cls(
+            config, front, tokens, model, tokenizer, weights, optimizer, np.random.default_rng(config.seed)
+        )
 
     def save(self, path: Path) -> None:
         """Writes all but the base; the file that was there stays until the new one is whole."""
@@ -129,10 +133,11 @@ class Run:
         return run
 
     def batch(self) -> Tensor:
-        """Random pieces of the text, with the token after each: (batch, context + 1)."""
+        """Random pieces of the text, with the token after each: (batch, context + 1), behind what stands in front."""
         c = self.config
         starts = self.rng.integers(0, len(self.tokens) - c.context, c.batch)[:, None]
-        return weft.tensor(self.tokens[starts + np.arange(c.context + 1)])
+        pieces = self.tokens[starts + np.arange(c.context + 1)]
+        return weft.tensor(np.concatenate([np.tile(np.array(self.front, np.int64), (c.batch, 1)), pieces], 1))
 
     def train(
         self, path: Path, show: Callable[[Run], None] = lambda run: None, until: int | None = None

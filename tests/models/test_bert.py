@@ -42,6 +42,7 @@ def formula(w: Weights) -> Array:
 
 
 def test_features_and_embeddings_are_the_formulas() -> None:
+    weft.manual_seed(0)
     model = models.Bert(CONFIG).eval()
     w = weights_of(model)
     expected = formula(w)

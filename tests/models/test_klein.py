@@ -94,6 +94,7 @@ def formula(w: Weights, x: Array, text: Array, time: Array, at: Array) -> Array:
 
 
 def test_velocities_are_the_formulas() -> None:
+    weft.manual_seed(0)
     model = Flux2(FLUX).eval()
     w, rng = weights_of(model), np.random.default_rng(0)
     x, text = (rng.normal(size=(2, t, e)).astype(np.float32) for t, e in ((6, 8), (3, 24)))
@@ -106,6 +107,7 @@ def test_velocities_are_the_formulas() -> None:
 
 
 def test_a_turn_keeps_lengths_and_adds_up() -> None:
+    weft.manual_seed(0)
     x, at = weft.randn(1, 1, 3, 8), np.arange(12.0).reshape(3, 4)
     once = turned(x, turns(FLUX, at, None))
     np.testing.assert_allclose(once.square().sum().item(), x.square().sum().item(), rtol=1e-5)

@@ -21,6 +21,7 @@ SIZES = {
 
 
 def test_logits_are_the_formulas() -> None:
+    weft.manual_seed(0)
     model = models.ViT(ViTConfig(**SIZES, layer_norm_eps=1e-6)).eval()
     w = weights_of(model)
     image = np.random.default_rng(0).normal(size=(2, 3, 8, 12)).astype(np.float32)

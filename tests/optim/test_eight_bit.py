@@ -9,6 +9,7 @@ import pytest
 
 import weft
 from weft import nn, optim
+from weft.distributed.tensor import Shard, distribute_tensor
 from weft.errors import ArgumentError
 from weft.optim.eight_bit import decoded, encoded
 
@@ -103,5 +104,9 @@ def test_what_has_no_such_form_is_refused() -> None:
     p = nn.Parameter(weft.zeros(3))
     with pytest.raises(ArgumentError, match="amsgrad"):
         optim.Adam([p], amsgrad=True, state_bits=8)
+    mesh = weft.distributed.init_device_mesh("dummy", (2,))
+    laid = distribute_tensor(weft.zeros(4, 8), mesh, [Shard(0)])
+    with pytest.raises(ArgumentError, match="on one device each"):
+        optim.AdamW([nn.Parameter(laid)], state_bits=8)
     with pytest.raises(ArgumentError, match="8 or None, got 4"):
         optim.AdamW([p], state_bits=4)

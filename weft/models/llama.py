@@ -118,7 +118,7 @@ class Llama(Decoder):
     """A Llama with a head for the next token."""
 
     kinds = ("llama", "mistral")
-    config: type[LlamaConfig] = LlamaConfig
+    config = LlamaConfig
 
     @staticmethod
     def layer(c: Any, k: int, rotary: Rotary) -> Layer:

@@ -10,6 +10,7 @@ import numpy as np
 from weft.core.pointwise.elementwise import maximum
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
+from weft.ir.placement import is_mesh
 from weft.optim import eight_bit
 from weft.optim.optimizer import Group, Params, RuleOptimizer, check, check_betas
 
@@ -78,6 +79,10 @@ class Adam(RuleOptimizer):
         whole = super().start(group, p, name)
         if not group.get("state_bits"):
             return whole
+        if is_mesh(str(p.device)):
+            raise ArgumentError(
+                f"{type(self).__name__}: state_bits=8 needs parameters on one device each, got {p.device}"
+            )
         count = eight_bit.blocks_of(whole.size)
         if name.endswith(SCALE):
             return np.zeros((count, 1), np.float32) if whole.size >= eight_bit.LEAST else None
