@@ -9,6 +9,7 @@ A session adds no second way to compute. What a change can reach is computed by 
 recorded one, with the starts of boxes as runtime variables; it is planned and run as everything else.
 
     recorded.py   the function, run once on placeholders
+    modules.py    the modules that it called, as they were
     inputs.py     what is another value than in the last run, and where
     buckets.py    regions as classes of a few sizes, and where their boxes begin
     step.py       the graph of a step: what is kept, with the boxes that changed computed anew

@@ -208,7 +208,8 @@ class Form:
             made = step_graph(of, kept, self._old, restored)
             variables = in_order(said, self.template.variables)
             stand_for = {at: n for n, at in self._old.items()}
-            run = planned(made.new, stand_for, (*variables, *made.starts.tables), self.template.device)
+            moving = (*variables, *made.starts.tables)
+            run = planned(made.new, stand_for, moving, self.template.device, self._number)
             reached = keeper.reached(run)
             if reached is not None and reached <= gone:
                 after = self._class(frozenset(keeper.places).difference(kept))
@@ -233,7 +234,8 @@ class Form:
         """The run that computes everything, and what it cannot leave. MemoryPlanError where it has no room."""
         keeper, t, gone = self.keeper, self.template, ALL_THERE
         while True:
-            run = planned({n: n for n in keeper.kept if n not in gone}, {}, t.variables, t.device)
+            todo = {n: n for n in keeper.kept if n not in gone}
+            run = planned(todo, {}, t.variables, t.device, self._number)
             reached = keeper.reached(run)
             if reached is not None and reached <= gone:
                 return keeper.within(run), gone
@@ -248,10 +250,10 @@ class Form:
         if r.plan is None:
             return
         memories: list[Memory] = list(r.template)
+        for i, k in r.inputs:
+            memories[i] = inputs[k].memory
         for i, n in r.sources:
-            if n in self._number:
-                memories[i] = inputs[self._number[n]].memory
-            elif n in values:
+            if n in values:
                 own = (
                     i in r.replaced and n in self._results and n not in self.keeper.places
                 )  # others have these only

@@ -11,7 +11,8 @@ changed everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import ctypes
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 from weakref import ref
@@ -30,8 +31,8 @@ from weft.sessions.recorded import Template
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-BLOCK = 1 << 19
-"""The words that are compared at once: enough to go at the speed of memory, and little room for what comes between."""
+BLOCK_BYTES = 1 << 20
+"""The bytes that are compared at once: enough to go at the speed of memory, and little to look through for elements."""
 
 
 class OtherKindError(Exception):
@@ -44,6 +45,10 @@ class Inputs:
     def __init__(self, template: Template) -> None:
         self._leaves = template.leaves
         self._arguments = template.arguments
+        self._given = tuple([k for k in template.leaves if k < template.arguments])
+        self._rest = tuple([k for k in template.leaves if k >= template.arguments])
+        self._anew: list[int] = []
+        """The inputs besides arguments that were not what they were when they were last looked at."""
         self.values: dict[int, Storage] = {}
         """The last values of arguments."""
         self._captured: dict[int, ref[Storage]] = {}
@@ -70,13 +75,22 @@ class Inputs:
         to be recorded anew."""
         now: dict[int, Storage] = {}
         changed: dict[int, Region] = {}
-        for k in self._leaves:
-            before = self._before(k)
-            storage: Storage | None = objects[k].value.node.storage
+        values, captured, self._anew = self.values, self._captured, []
+        for k in self._given:
+            before, storage = values.get(k), objects[k].value.node.storage
             if storage is None or storage is not before:
                 storage, region = self._closely(k, objects[k].value, before, arrays.get(k), said.get(k))
                 if not region.is_empty:
                     changed[k] = region
+            now[k] = storage
+        for k in self._rest:
+            source, storage = captured.get(k), objects[k].value.node.storage
+            before = None if source is None else source()
+            if storage is None or storage is not before:
+                storage, region = self._closely(k, objects[k].value, before, None, said.get(k))
+                if not region.is_empty:
+                    changed[k] = region
+                self._anew.append(k)
             now[k] = storage
         return now, changed
 
@@ -99,14 +113,12 @@ class Inputs:
 
     def keep(self, now: Mapping[int, Storage]) -> None:
         """Have these be the last values."""
-        self.values = {k: s for k, s in now.items() if k < self._arguments}
-        rest = {k: s for k, s in now.items() if k >= self._arguments}
-        known = self._captured
-        self._captured = {
-            k: known[k] if k in known and known[k]() is s else ref(s)
-            for k, s in rest.items()
-            if (k in known and known[k]() is s) or ownership.watch_writes(s)
-        }
+        self.values = {k: now[k] for k in self._given}
+        for k in self._anew:
+            if ownership.watch_writes(now[k]):
+                self._captured[k] = ref(now[k])
+            else:
+                self._captured.pop(k, None)
 
     def last(self, k: int) -> Storage:
         """The last value of an input."""
@@ -150,17 +162,16 @@ def _known(x: Int) -> int:
 
 def differing(new: Array, old: Array) -> Region:
     """The region in which two arrays of one shape differ in any bit: a few boxes."""
-    a, b = _words(new), _words(old)
-    blocks = range(0, a.size, BLOCK)
-    other = [k for k in blocks if not np.array_equal(a[k : k + BLOCK], b[k : k + BLOCK])]
+    a, b = _bytes(new), _bytes(old)
+    other = [k for k in range(0, a.size, BLOCK_BYTES) if not _are_same(a, b, k, min(k + BLOCK_BYTES, a.size))]
     if not other:
         return NOTHING
     if not new.shape:
         return Region.whole(())
     # the rows that have these blocks
     across = max(new.nbytes // new.shape[0], 1)
-    first = other[0] * a.itemsize // across
-    end = min((other[-1] + BLOCK) * a.itemsize // across + 1, new.shape[0])
+    first = other[0] // across
+    end = min((other[-1] + BLOCK_BYTES) // across + 1, new.shape[0])
     here = _bits(new[first:end]) != _bits(old[first:end])
     offset = (first,) + (0,) * (new.ndim - 1)
     boxes = [
@@ -175,11 +186,28 @@ def _bits(x: Array) -> Array:
     return np.ascontiguousarray(x).view(np.dtype(f"u{x.itemsize}"))
 
 
-def _words(x: Array) -> Array:
-    """The bytes, in the largest words that they are a multiple of."""
-    flat = np.ascontiguousarray(x).reshape(-1)
-    kinds = (np.uint64, np.uint32, np.uint16, np.uint8)
-    return flat.view(next(t for t in kinds if flat.nbytes % np.dtype(t).itemsize == 0))
+def _bytes(x: Array) -> Array:
+    return np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+
+
+def _memcmp() -> Callable[[int, int, int], int] | None:
+    """The C library's comparison, which stores nothing on the way; None where this process has none by that name."""
+    try:
+        found = ctypes.CDLL(None).memcmp
+    except (OSError, TypeError, AttributeError):
+        return None
+    found.argtypes, found.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_int
+    return found
+
+
+_compare = _memcmp()
+
+
+def _are_same(a: Array, b: Array, first: int, end: int) -> bool:
+    """True where two rows of bytes have the same ones from the first to the end."""
+    if _compare is None:
+        return bool(np.array_equal(a[first:end], b[first:end]))
+    return not _compare(a.ctypes.data + first, b.ctypes.data + first, end - first)
 
 
 def _boxes(here: Array, most: int) -> Iterable[tuple[Interval, ...]]:

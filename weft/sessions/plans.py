@@ -29,12 +29,14 @@ def stored_nodes(results: Sequence[Node], order: Sequence[Node], device: Device)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """A plan and the memories that it runs on: `template` has those that never change. `sources`: the node that each
-    other leaf stands for; `values`: where the runtime variables are among a step's numbers; `results`: the nodes whose
-    value each result is, which is copied for all but the first."""
+    """A plan and the memories that it runs on: `template` has those that never change. `inputs`: the number of the
+    input that a leaf stands for; `sources`: the node that each other leaf does; `values`: where the runtime variables
+    are among a step's numbers; `results`: the nodes whose value each result is, which is copied for all but the first.
+    """
 
     plan: Plan | None
     template: tuple[Any, ...]
+    inputs: tuple[tuple[int, int], ...]
     sources: tuple[tuple[int, Node], ...]
     values: tuple[int, ...]
     results: tuple[tuple[Node, ...], ...]
@@ -66,11 +68,12 @@ def planned(
     stand_for: Mapping[Node, Node],
     variables: Sequence[Var],
     device: Device,
+    inputs: Mapping[Node, int],
 ) -> Run:
     """The run that computes nodes, given by what they are new values of. `stand_for`: the node by the leaf of the graph
-    that stands for its old value, whose memory the new one may take."""
+    that stands for its old value, whose memory the new one may take; `inputs`: the leaves that are, by number."""
     if not results:
-        return Run(None, (), (), (), (), frozenset())
+        return Run(None, (), (), (), (), (), frozenset())
     made: dict[Node, list[Node]] = {}
     for old, new in results.items():
         made.setdefault(new, []).append(old)
@@ -97,7 +100,8 @@ def planned(
     ]
     anew = tuple([(n, k) for n, k in new if n not in read])
     aside = tuple([(n, k) for n, k in new if n in read])
+    given = tuple([(i, inputs[n]) for i, n in sources if n in inputs])
     return Run(
-        plan, tuple(template), tuple(sources), values, tuple(map(tuple, made.values())), replaced, anew, aside,
-        workspace_bytes=plan.commands.workspace_bytes,
+        plan, tuple(template), given, tuple([(i, n) for i, n in sources if n not in inputs]), values,
+        tuple(map(tuple, made.values())), replaced, anew, aside, workspace_bytes=plan.commands.workspace_bytes,
     )  # fmt: skip
