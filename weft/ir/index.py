@@ -660,7 +660,7 @@ def coefficient(x: Int, v: Var) -> int | None:
     for atom, c in terms:
         if atom is v:
             step = c
-        elif atom.computed or v in variables(atom):
+        elif not isinstance(atom, Var) and (atom.computed or v in variables(atom)):
             return None
     return step
 

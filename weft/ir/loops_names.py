@@ -70,14 +70,11 @@ def inside(body: Block) -> Inside:
             case Loop() | If():
                 if isinstance(s, Loop):
                     binds.add(s.var.name)
-                within: Inside | None = s.inside
-                if within is None:
-                    within = inside(s.body)
-                    object.__setattr__(s, "inside", within)
-                stores |= within.written
-                binds |= within.bound
-                barrier = barrier or within.barrier
-                count += within.count
+                found = body_of(s)
+                stores |= found.written
+                binds |= found.bound
+                barrier = barrier or found.barrier
+                count += found.count
             case Store() | Accumulate() | Combine():
                 stores.add(s.buffer)
             case Let():
@@ -89,6 +86,15 @@ def inside(body: Block) -> Inside:
             case _:
                 pass
     return Inside(frozenset(stores), frozenset(binds), barrier, count)
+
+
+def body_of(s: Loop | If) -> Inside:
+    """The inside of a loop's or an If's body, remembered in it."""
+    found: Inside | None = s.inside
+    if found is None:
+        found = inside(s.body)
+        object.__setattr__(s, "inside", found)
+    return found
 
 
 def written(body: Block) -> frozenset[str]:

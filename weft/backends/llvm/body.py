@@ -34,7 +34,7 @@ from weft.ir.loops import (
     Stmt,
     Store,
 )
-from weft.ir.loops_names import every, roots, stmt_indices, written
+from weft.ir.loops_names import body_of, every, roots, stmt_indices
 from weft.ir.ops import Op
 
 MAX_WRITTEN_OUT = 4
@@ -147,7 +147,7 @@ class Body:
         if loop.kind is LoopKind.ACROSS:  # where these are threads', they are Combine
             loop = replace(loop, kind=LoopKind.VECTOR)
         if loop.kind not in (LoopKind.UNROLL, LoopKind.VECTOR):
-            self.frame.touch(written(loop.body))
+            self.frame.touch(body_of(loop).written)
         if loop.kind in (LoopKind.UNROLL, LoopKind.MATRIX) and self.hooks.multiply(self, loop):
             return
         match loop.kind:

@@ -8,7 +8,7 @@ from math import gcd
 from typing import NamedTuple
 
 from weft.backends.llvm.convert import splat
-from weft.backends.llvm.frame import Condition, Frame, Place, RegisterValue
+from weft.backends.llvm.frame import Condition, Frame, Place, RegisterValue, Term
 from weft.backends.llvm.index import Affine, lane_bounds, lane_part, shared
 from weft.backends.llvm.types import constant_mask, memory_type, register_type, suffix, vector
 from weft.ir import dtypes
@@ -159,20 +159,31 @@ def address(frame: Frame, place: Place, offset: Affine) -> str:
     """The address of the element that `offset` has in lane 0. What each loop adds is added where it is known, and
     constants become a displacement.
     """
-    base, terms = place.base, offset.terms
-    size = place.buffer.dtype.itemsize
+    base, size = place.base, place.buffer.dtype.itemsize
+    if offset.terms:
+        key = (base, size, offset.terms)
+        found = frame.shared.get(key)
+        if found is None:
+            found = _moving(frame, base, size, offset.terms)
+            frame.remember(frame.shared, key, found, found.level)
+        base = found.name
+    if offset.const == 0:
+        return base
+    return frame.f.emit(f"getelementptr i8, ptr {base}, i64 {offset.const * size}")
+
+
+def _moving(frame: Frame, base: str, size: int, terms: tuple[tuple[Term, int], ...]) -> Term:
+    """The address that is so many elements of `size` bytes after `base`: first what loops further outside add."""
+    found = Term(base, 0)
     while terms:
         level, count = terms[0][0].level, 1
         while count < len(terms) and terms[count][0].level == level:
             count += 1
         moving, terms = shared(frame, Affine(0, terms[:count])), terms[count:]
         assert not isinstance(moving, int)
-        base = frame.share(
-            max(level, moving.level), f"getelementptr i{8 * size}, ptr {base}, i64 {moving.name}"
-        ).name
-    if offset.const == 0:
-        return base
-    return frame.f.emit(f"getelementptr i8, ptr {base}, i64 {offset.const * size}")
+        instruction = f"getelementptr i{8 * size}, ptr {found.name}, i64 {moving.name}"
+        found = frame.share(max(level, moving.level), instruction)
+    return found
 
 
 def alignment(place: Place, offset: Affine) -> int:

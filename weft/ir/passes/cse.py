@@ -20,7 +20,7 @@ from typing import TypeAlias
 from weft.ir.expr import Expr, FromIndex, Load, ScalarCall, Temp, Test, as_index, from_index, names_of, test
 from weft.ir.index import Guard, Index, Int, Opaque, map_guard, rewrite
 from weft.ir.loops import Accumulate, Barrier, Block, If, Let, Loop, LoopKind, Prefetch, Program, Stmt, Store
-from weft.ir.loops_names import written
+from weft.ir.loops_names import body_of, written
 from weft.ir.passes.rewrite import Fresh, with_body
 from weft.ir.passes.safety import Safety
 
@@ -111,7 +111,7 @@ class _Walk:
             case If():
                 guard, first = self.guard(s.guard), self.before()
                 body = self.block(s.body)
-                self.wrote(written(s.body))
+                self.wrote(body_of(s).written)
                 return [*first, s.around(body) if guard is s.guard else If(guard, body)]
             case Loop():
                 return self.loop(s)
@@ -125,13 +125,13 @@ class _Walk:
 
     def loop(self, s: Loop) -> list[Stmt]:
         extent, first = self.index(s.extent, False), self.before()
-        self.wrote(written(s.body))
+        self.wrote(body_of(s).written)
         table = self.table
         if s.kind in _TASKS:
             self.table = {}
         body = self.block(s.body)
         self.table = table
-        self.wrote(written(s.body))
+        self.wrote(body_of(s).written)
         return [*first, s.around(body) if extent is s.extent else Loop(s.var, extent, body, s.kind)]
 
     def index(self, i: Int, guarded: bool) -> Int:

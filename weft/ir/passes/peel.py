@@ -39,7 +39,7 @@ from weft.ir.index import (
     variables,
 )
 from weft.ir.loops import LANE_KINDS, Accumulate, Block, If, Loop, LoopKind, Program, Stmt, Store
-from weft.ir.loops_names import bound, inside, roots
+from weft.ir.loops_names import body_of, inside, roots
 from weft.ir.passes.facts import at_least_zero
 from weft.ir.passes.rewrite import Fresh, copy_block, index_map, map_block, with_body
 
@@ -102,7 +102,7 @@ class _Peel:
             return [new]
         cut = find_cut(s, self.lanes) if s.kind in _PARTS else None
         if cut is not None:
-            cost = inside(s.body).count * ((cut.start != 0) + (cut.stop != s.extent))
+            cost = body_of(s).count * ((cut.start != 0) + (cut.stop != s.extent))
             if cost <= self.budget:
                 self.budget -= cost
                 return self.split(s, cut) if s.kind is LoopKind.SERIAL else self.choose(s, cut)
@@ -144,7 +144,7 @@ def find_cut(s: Loop, lanes: frozenset[str] = frozenset()) -> _Cut | None:
 
     The cut does not depend on the variables `lanes`.
     """
-    inner = bound(s.body) | lanes
+    inner = body_of(s).bound | lanes
     start: Int = 0
     stop: Int = s.extent
     lows, highs = set[InRange](), set[InRange]()
@@ -175,7 +175,7 @@ def _elsewhere(body: Block, half: Half) -> bool:
             (
                 s.kind in _PARTS
                 and _uses(s.var, _gap(*half))
-                and _free(_gap(*half), s.var, bound(s.body)) is not None
+                and _free(_gap(*half), s.var, body_of(s).bound) is not None
             )
             or _elsewhere(s.body, half)
         ):

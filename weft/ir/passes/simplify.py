@@ -34,7 +34,7 @@ from weft.ir.expr import (
 )
 from weft.ir.index import NEVER, Guard, Index, Int, Var, high
 from weft.ir.loops import Accumulate, Block, If, Let, Loop, LoopKind, Program, Stmt, Store
-from weft.ir.loops_names import inside
+from weft.ir.loops_names import body_of
 from weft.ir.ops import Op
 from weft.ir.passes.facts import Facts, reduce_guard, with_guard, with_loop
 from weft.ir.passes.rewrite import index_map, map_stmt, with_body
@@ -124,7 +124,7 @@ class _Simplifier:
     def loop(self, s: Loop) -> Iterator[Stmt]:
         if high(s.extent) <= 0:
             return
-        if s.extent == 1 and (s.kind is not LoopKind.THREAD or not inside(s.body).barrier):
+        if s.extent == 1 and (s.kind is not LoopKind.THREAD or not body_of(s).barrier):
             self.variables[s.var] = 0
             yield from self.block(s.body)
             return
