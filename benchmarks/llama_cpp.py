@@ -200,7 +200,7 @@ def bandwidth() -> float:
     import weft
 
     x = weft.zeros(64 << 20).realize()
-    total: Any = weft.compile(lambda x: x.sum())  # pyright: ignore
+    total: Any = weft.compile(lambda x: x.sum())
     total(x).item()
     best = 1e9
     for _ in range(5):
