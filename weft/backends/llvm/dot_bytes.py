@@ -39,7 +39,7 @@ class _Dots(NamedTuple):
     byte: Var
     operands: tuple[Expr, Expr]
     ahead: tuple[Prefetch, ...]
-    """What is asked for meanwhile, in the same lanes."""
+    """Hints for what is read later, in the same lanes."""
 
 
 def render(body: Body, loop: Loop, units: Mapping[int, str], most: int) -> bool:

@@ -7,7 +7,6 @@ Each part's scale (and minimum) is the best of some: for steps a little longer a
 for, the numbers are rounded, and scale and minimum fitted to them by least squares, errors weighted by magnitude. Then
 scales are rounded to the format's, and the numbers once more to these. Source: ggml-quants.c of llama.cpp, as of 2026.
 """
-# Tests: tests/core/functional/test_k_quants.py
 
 from __future__ import annotations
 
