@@ -115,3 +115,19 @@ def test_weights_of_equal_steps_multiply_in_integers(tmp_path: Path) -> None:
 def test_other_activations_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="'float32' or 'int8', not 'int4'"):
         models.from_gguf(written(tmp_path / "x.gguf", "qwen3", None)[0], activations="int4")
+
+
+def test_norms_in_float32_beside_matrices_of_16_bits_are_of_their_dtype(tmp_path: Path) -> None:
+    path, model = written(tmp_path / "x.gguf", "qwen3", None)
+    tensors = {
+        n: t.bfloat16() if t.dim() == 2 else t
+        for n, t in load_gguf(path).items()
+        if isinstance(t, weft.Tensor)
+    }
+    save_gguf(tensors, tmp_path / "y.gguf", gguf_metadata(path))
+    found = models.from_gguf(tmp_path / "y.gguf")
+    assert {p.dtype for p in found.parameters()} == {weft.bfloat16}
+    with weft.no_grad():
+        expected = model(weft.tensor(IDS)).numpy()
+        error = np.abs(found(weft.tensor(IDS)).float().numpy() - expected).max()
+    assert error < 0.05 * np.abs(expected).max()

@@ -86,6 +86,7 @@ def from_gguf(
         for name, t in tensors.items()
         if name not in _NOT_READ
     }
+    weights = _one_dtype(weights)
     tied = "lm_head.weight" not in weights
     if tied:
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
@@ -94,6 +95,15 @@ def from_gguf(
     if tied and isinstance(model.lm_head, nn.Linear):
         model.lm_head.weight = model.embedding.weight
     return model.eval()
+
+
+def _one_dtype(weights: dict[str, Weight]) -> dict[str, Weight]:
+    """All in the dtype of the matrices, where these are of one of 16 bits: files have norms in float32 beside them."""
+    kinds = {w.dtype if isinstance(w, Tensor) else None for w in weights.values() if len(w.shape) == 2}
+    dtype = kinds.pop() if len(kinds) == 1 else None
+    if dtype is None or not dtype.is_float or dtype.bits != 16:
+        return weights
+    return {name: w.to(dtype) if isinstance(w, Tensor) else w for name, w in weights.items()}
 
 
 def _named(name: str, layer: Mapping[str, str], path: object) -> str:

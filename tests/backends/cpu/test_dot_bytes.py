@@ -15,7 +15,7 @@ from weft.ir import expr as ex
 from weft.ir.dtypes import DType
 from weft.ir.expr import Const, Load
 from weft.ir.index import Var
-from weft.ir.loops import Accumulate, Buffer, Let, Loop, LoopKind, Program, Scope
+from weft.ir.loops import Accumulate, Buffer, Let, Loop, LoopKind, Prefetch, Program, Scope
 from weft.ir.ops import Op
 
 TRIPLE = "x86_64-unknown-linux-gnu"
@@ -32,7 +32,14 @@ def program(name: str, a: DType, b: DType, lanes: int, nibbles: bool = False) ->
     y = ex.call(Op.AND, y, Const(b, 15)) if nibbles else y
     shared = Let("t", ex.cast(x, I32))
     into = Accumulate("c", l, Op.ADD, ex.call(Op.MUL, ex.cast(y, I32), ex.Temp(I32, "t")))
-    body = (Loop(k, 4, (shared, Loop(l, lanes, (into,), LoopKind.VECTOR)), LoopKind.MATRIX),)
+    body = (
+        Loop(
+            k,
+            4,
+            (shared, Loop(l, lanes, (Prefetch("b", 4 * l + k + 4096), into), LoopKind.VECTOR)),
+            LoopKind.MATRIX,
+        ),
+    )
     params = tuple(
         Buffer(n, d, s, Scope.GLOBAL) for n, d, s in (("a", a, 4), ("b", b, 4 * lanes), ("c", I32, lanes))
     )
@@ -77,4 +84,5 @@ def test_sums_are_exact(compile_all: Callable[..., Any], target: Target | None) 
 def test_what_has_an_instruction_for_it_uses_it(target: Target, lanes: int, has: str, lacks: str) -> None:
     text = assembly([program("p", dtypes.int8, dtypes.uint8, lanes)], target)
     assert has in text and lacks not in text
+    assert text.count("prefetch") == -(-4 * lanes // 64), "each line once"
     assert "vpdpbusd" not in assembly([program("p", dtypes.int8, dtypes.int8, lanes)], target)

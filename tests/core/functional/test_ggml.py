@@ -12,7 +12,7 @@ import pytest
 import weft
 from weft.quantization import BlockFormat, BlockTensor, to_blocks
 
-MADE = [f for f in BlockFormat if f.value.make is not None]
+MADE = [f for f in BlockFormat if f.value.make is not None and f.elements == 32]
 
 
 def reference(data: np.ndarray[Any, Any], f: BlockFormat) -> np.ndarray[Any, Any]:
@@ -67,7 +67,7 @@ def test_a_product_reads_the_blocks_in_one_kernel() -> None:
     [
         (lambda: to_blocks(weft.ones(4, 48), BlockFormat.Q8_0), weft.errors.ShapeError, "multiple of 32"),
         (lambda: to_blocks(weft.ones(()), BlockFormat.Q8_0), weft.errors.ShapeError, "multiple of 32"),
-        (lambda: to_blocks(weft.ones(4, 256), BlockFormat.Q4_K), weft.errors.ArgumentError, "read only"),
+        (lambda: to_blocks(weft.ones(4, 256), BlockFormat.Q2_K), weft.errors.ArgumentError, "read only"),
         (lambda: to_blocks(weft.ones(4, 32).int(), BlockFormat.Q8_0), weft.errors.DTypeError, "int32"),
         (
             lambda: BlockTensor(weft.zeros(4, 34, dtype=weft.uint8), BlockFormat.Q8_0, (4, 32)),

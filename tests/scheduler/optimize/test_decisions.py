@@ -86,8 +86,8 @@ MUST_BE_DECIDED = {
     "blocks.at_once", "contraction.axes", "contraction.chain", "contraction.depth", "contraction.method",
     "contraction.panel", "contraction.tasks", "contraction.tile", "depth.tasks", "dots.axes", "dots.tile",
     "gpu_contraction.tile", "gpu_online.tile", "gpu_rows.threads", "gpu_shared_tiles.tile", "online.columns",
-    "online.rows", "prefetch.bytes", "rows.lanes", "rows.staging", "rows.vectors", "scaled_sums.rows",
-    "small_outputs.lanes", "tasks", "windows.tile",
+    "online.rows", "prefetch.bytes", "rows.lanes", "rows.staging", "rows.vectors", "scaled_sums.ahead",
+    "scaled_sums.rows", "small_outputs.lanes", "tasks", "windows.tile",
 }  # fmt: skip
 
 

@@ -129,7 +129,7 @@ class Body:
             case If():
                 self._if(s)
             case Prefetch():
-                self._prefetch(s)
+                self.prefetch(s)
             case Barrier():
                 self.frame.touch(self.frame.places)
                 self.hooks.barrier(self)
@@ -302,7 +302,8 @@ class Body:
                     at = affine(frame, s.offset)
                     memory.store(frame, frame.place(s.buffer), at, group.memo[s.value], s.stream)
 
-    def _prefetch(self, s: Prefetch) -> None:
+    def prefetch(self, s: Prefetch) -> None:
+        """A hint, in the lanes there are."""
         frame = self.frame
         if frame.f.module.gpu:  # other threads run while one waits
             return

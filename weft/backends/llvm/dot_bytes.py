@@ -21,8 +21,8 @@ from weft.backends.llvm.types import register_type
 from weft.ir import dtypes
 from weft.ir.dtypes import Kind
 from weft.ir.expr import Expr, Temp, transform
-from weft.ir.index import Index, Int, Var, floordiv, mod
-from weft.ir.loops import Accumulate, Let, Loop, LoopKind
+from weft.ir.index import Index, Int, Var, floordiv, mod, rewrite
+from weft.ir.loops import Accumulate, Let, Loop, LoopKind, Prefetch
 from weft.ir.matrix import TERMS, bytes_of
 from weft.ir.ops import Op
 
@@ -38,6 +38,8 @@ class _Dots(NamedTuple):
     lanes: int
     byte: Var
     operands: tuple[Expr, Expr]
+    ahead: tuple[Prefetch, ...]
+    """Hints for what is read later, in the same lanes."""
 
 
 def render(body: Body, loop: Loop, units: Mapping[int, str], most: int) -> bool:
@@ -54,6 +56,8 @@ def render(body: Body, loop: Loop, units: Mapping[int, str], most: int) -> bool:
         frame.lane, frame.lanes, frame.groups, frame.now = dots.byte, TERMS * dots.lanes, [wide], wide
         body.expressions(dots.operands)
         values = [wide.memo[x] for x in dots.operands]
+        for s in dots.ahead:
+            body.prefetch(s)
         frame.lane, frame.lanes, frame.groups, frame.now = dots.lane, dots.lanes, [lanes], lanes
         at = affine(frame, dots.into.offset)
         old = memory.load(frame, place, at, Condition())
@@ -80,10 +84,15 @@ def _recognised(loop: Loop) -> _Dots | None:
     if not isinstance(into, Accumulate) or into.op is not Op.ADD or into.guard:
         return None
     named: dict[str, Expr] = {}
+    ahead: list[Prefetch] = []
     for s in (*lets, *more):
-        if not isinstance(s, Let):
-            return None
-        named[s.name] = s.value
+        match s:
+            case Let():
+                named[s.name] = s.value
+            case Prefetch():
+                ahead.append(s)
+            case _:
+                return None
     byte = Var(f"{vector.var.name}_{loop.var.name}", 0, TERMS * vector.extent - 1)
     where = {loop.var: mod(byte, TERMS), vector.var: floordiv(byte, TERMS)}
     memo: dict[Expr, Expr] = {}
@@ -96,7 +105,10 @@ def _recognised(loop: Loop) -> _Dots | None:
         return where.get(i) if isinstance(i, Var) else None
 
     operands = bytes_of(transform(into.value, leaf, index, memo))
-    return None if operands is None else _Dots(into, vector.var, vector.extent, byte, operands)
+    if operands is None:
+        return None
+    asked = tuple(Prefetch(s.buffer, rewrite(s.offset, index)) for s in ahead)
+    return _Dots(into, vector.var, vector.extent, byte, operands, asked)
 
 
 def _summed(

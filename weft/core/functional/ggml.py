@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from weft.core.args.handle import value_of
 from weft.core.execute.realization import realize
+from weft.core.functional.k_quants import to_q4_k, to_q5_k, to_q6_k
 from weft.core.functional.quantization import known
 from weft.core.functions.reductions import amax, amin, argmax
 from weft.core.layout.creation import arange
@@ -306,9 +307,9 @@ class BlockFormat(Enum):
     Q8_0 = _Layout(8, 32, 34, _q8_0, _to_q8_0)
     Q2_K = _Layout(10, 256, 84, _q2_k)
     Q3_K = _Layout(11, 256, 110, _q3_k)
-    Q4_K = _Layout(12, 256, 144, _q4_k)
-    Q5_K = _Layout(13, 256, 176, _q5_k)
-    Q6_K = _Layout(14, 256, 210, _q6_k)
+    Q4_K = _Layout(12, 256, 144, _q4_k, to_q4_k)
+    Q5_K = _Layout(13, 256, 176, _q5_k, to_q5_k)
+    Q6_K = _Layout(14, 256, 210, _q6_k, to_q6_k)
     IQ4_NL = _Layout(20, 32, 18, _iq4_nl)
     IQ4_XS = _Layout(23, 256, 136, _iq4_xs)
     TQ1_0 = _Layout(34, 256, 54, _tq1_0)
@@ -391,11 +392,12 @@ class BlockTensor:
 
 
 def to_blocks(input: Tensor, format: BlockFormat) -> BlockTensor:
-    """`input` in a block format of ggml, the same bytes as its own tools make: Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0.
+    """`input` in a block format of ggml: Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0, the same bytes as its own tools make; or Q4_K,
+    Q5_K or Q6_K, whose scales are searched as its tools do, without weights of importance.
 
-    Each block of 32 elements of the last axis is rounded to the format's steps. ArgumentError for formats that are read
-    only; ShapeError where the last axis is no multiple of 32; values that are not finite give what ggml's arithmetic
-    makes of them.
+    Each block of 32 or 256 elements of the last axis is rounded to the format's steps. ArgumentError for formats that
+    are read only; ShapeError where the last axis is no multiple of a block; values that are not finite give what
+    ggml's arithmetic makes of them.
 
     >>> w = weft.quantization.to_blocks(weft.randn(64, 256), weft.quantization.BlockFormat.Q8_0)
     """

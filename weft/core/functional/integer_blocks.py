@@ -164,7 +164,8 @@ class IntegerBlocks:
         terms = whole.to(float32) * (per * of_blocks(self.scale, self.steps))
         if self.floor is not None:
             terms = terms + (per * sums.to(float32)) * of_blocks(self.floor, self.floor_steps)
-        out = reshape(total(terms, (2, 3)), (t, groups * LANES))
+        # what follows counts rows, not groups and lanes: in loops of its own it would split the sums
+        out = reshape(contiguous(total(terms, (2, 3))), (t, groups * LANES))
         return out if rows == groups * LANES else narrow(out, 1, 0, rows)
 
     def _numbers(self) -> Tensor:

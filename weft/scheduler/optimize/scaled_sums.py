@@ -21,12 +21,13 @@ from weft.ir import dtypes
 from weft.ir import expr as ex
 from weft.ir.expr import Expr, Load
 from weft.ir.index import Var, ceildiv, coefficient, flatten, high, substitute
-from weft.ir.kernel.algorithm import Axis, Item, ItemValue, Output, readers, reads
+from weft.ir.kernel.algorithm import Axis, Item, ItemValue, Output, Param, readers, reads
 from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.dot_bytes import DotBytes
+from weft.ir.kernel.transforms.hint import PrefetchNext
 from weft.ir.kernel.transforms.mark import Unroll, Vectorize
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
@@ -35,7 +36,6 @@ from weft.ir.matrix import TERMS, bytes_of
 from weft.ir.ops import Op
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.access import axes_of
-from weft.scheduler.optimize.prefetch import prefetch_streams
 from weft.scheduler.optimize.rule import Choice, Rule
 from weft.scheduler.optimize.steps import extent, split
 
@@ -141,7 +141,7 @@ def apply(form: ScaledSums, choice: RowTile, info: DeviceInfo) -> Kernel:
     k = run(k, *(Unroll(n) for n in tile), Vectorize(form.lane))
     for c in form.chains:
         k = _scheduled(run(k, ComputeAt(c.outer.name, out, at, Scope.REGISTER)), c)
-    k = prefetch_streams(k, info, AHEAD_BYTES)
+    k = _prefetched(k, form)
     tasks = others if form.rows else [*others, at]
     return parallel.spread(k, out, list(tasks), info) if big else k
 
@@ -233,6 +233,37 @@ def _scheduled(k: Kernel, c: Chain) -> Kernel:
         if written <= MAX_UNROLLED:
             k = attempt(k, Unroll(s))
     return k
+
+
+def _prefetched(k: Kernel, form: ScaledSums) -> Kernel:
+    """Blocks of weights asked for some way ahead, in the order in which they lie."""
+    for c in form.chains:
+        inner = c.inner.name
+        around = [s for s in k.nests[c.outer.name].loops if s.reduce]
+        steps = {p.name: _bytes(k, c, p, around[0].var) for p in k.algorithm.params if _reads_lanes(k, c, p)}
+        k, far = pick(k, "scaled_sums.ahead", (AHEAD_BYTES, 0, 2048, 8192))
+        if far and all(steps.values()):
+            count = ceildiv(far, max(steps.values()))
+            k = attempt(k, PrefetchNext(inner, around[0].var.name, count, tuple(steps)))
+    return k
+
+
+def _reads_lanes(k: Kernel, c: Chain, p: Param) -> bool:
+    """The parameter has a byte of every lane."""
+    return any(
+        r.source == p.name and coefficient(flatten(r.index, p.shape), c.lane.var) == TERMS
+        for r in reads(c.inner)
+    )
+
+
+def _bytes(k: Kernel, c: Chain, p: Param, block: Var) -> int:
+    """The bytes from a block to the next."""
+    nest = k.nests[c.inner.name]
+    for r in reads(c.inner):
+        if r.source == p.name:
+            at = flatten(tuple(substitute(i, nest.bind) for i in r.index), p.shape)
+            return abs(coefficient(at, block) or 0) * p.dtype.itemsize
+    return 0
 
 
 def _loop_of(k: Kernel, c: Chain, item: ItemValue) -> str:
