@@ -1,5 +1,4 @@
 """Refuse by name what a device cannot compute, before it is compiled; nothing is left out or changed silently."""
-# Tests: tests/core/test_errors.py
 
 from __future__ import annotations
 

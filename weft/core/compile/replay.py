@@ -234,6 +234,9 @@ class Replay:
             v = objects[k].value
             s = v.node.storage
             if s is None:
+                run.realize(
+                    [objects[j].value.node for j, *_ in self._checks]
+                )  # at once: they have much in common
                 run.realize_value(v)
                 s = v.node.storage
             if s.device is not device or s.shape != shape or s.dtype is not dtype:

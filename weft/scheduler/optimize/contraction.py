@@ -48,7 +48,7 @@ from weft.ir.kernel.transforms.trim import Trim
 from weft.ir.kernel.transforms.window import Window
 from weft.ir.loops import Scope
 from weft.ir.numerics import Tree
-from weft.scheduler.optimize import access, depth, dots, parallel
+from weft.scheduler.optimize import access, depth, dots, parallel, squares
 from weft.scheduler.optimize.access import axes_of, is_costly, plain_load
 from weft.scheduler.optimize.contraction_form import (
     Contraction,
@@ -76,9 +76,6 @@ MAX_VECTORS = 6
 
 MAX_UNSIZED_ROWS = 8
 """Rows of a tile where their number is only known at run time: it may be one."""
-
-FAR_CACHES = 2
-"""Second-level caches that a stream fills before it counts as being in memory."""
 
 WINDOW_SHARE = 4
 """A copied piece of what a stream reaches may take the second-level cache over this: the panel keeps its place."""
@@ -324,45 +321,52 @@ def _tiles(axes: Axes, info: DeviceInfo) -> dict[TileSize, float]:
     free = {a.var for a in (*c.own(1 - side), panel)}
     around = prod(typical(a.extent) for a in c.value.axes if a.var not in free)
     spread = parallel.pays(k, info, 2.0 * macs)
-    packed: dict[int, bool] = {}
+    each, line = macs / (p * s), costs.line_bytes
+    of_rows: list[tuple[float, float]] = []  # tiles along the stream, and cycles that a step's lines take
+    for rows in range(1, _most_rows(1, stream, info) + 1):
+        lines = 0.0
+        if clash(apart, rows, info):
+            lines = costs.l2_element_cycles * rows
+        elif strided and apart is not None:
+            lines = costs.l2_element_cycles * max(1, rows * min(apart, line) // line)
+        of_rows.append((blocks_of(stream.extent, rows), lines))
+    square = square_of(k, c, side, panel, info)
+    turning = squares.cycles(square, costs) * _elements(c, side) if square else packing
     cycles: dict[TileSize, float] = {}
-    for tile in _tiles_in_registers(p, stream, lanes, info):
-        rows, vectors = tile
-        if crowd and s % rows:
-            continue
-        panels, tiles = blocks_of(panel.extent, vectors * lanes), blocks_of(stream.extent, rows)
+    for vectors in _widths(p, lanes):
+        width = vectors * lanes
+        panels, packed = blocks_of(panel.extent, width), is_packed(k, c, side, panel, width)
         # per step of k: multiply-adds, or a dependent add; loads are nearly hidden, but where few rows use a vector of
         # the panel, whose rest has left the first cache by then
-        far = depth * vectors * lanes * c.value.dtype.itemsize > info.l1_bytes
-        step = max(
-            vectors * rows, costs.add_latency_cycles, vectors * (costs.l2_vector_cycles if far else 1.0)
-        )
-        step += costs.hidden_load_cycles * (vectors + rows)
-        if clash(apart, rows, info):
-            step += costs.l2_element_cycles * rows
-        elif strided and apart is not None:
-            step += costs.l2_element_cycles * max(1, rows * min(apart, costs.line_bytes) // costs.line_bytes)
-        cost = panels * tiles * step * (macs / (p * s)) + panels * seek
-        if vectors not in packed:
-            packed[vectors] = is_packed(k, c, side, panel, vectors * lanes)
-        if not packed[vectors] and not (direct and blocks * tiles <= MAX_UNPACKED_USES):
-            cost += packing
-        tasks = around * ceildiv(p, vectors * lanes)
-        if spread and tasks >= info.cores:  # the last tasks leave cores idle
-            cost *= ceildiv(tasks, info.cores) * info.cores / tasks
-        cycles[tile] = cost
+        far = depth * width * c.value.dtype.itemsize > info.l1_bytes
+        least = max(costs.add_latency_cycles, vectors * (costs.l2_vector_cycles if far else 1.0))
+        tasks = around * ceildiv(p, width)
+        for rows in range(1, _most_rows(vectors, stream, info) + 1):
+            if crowd and s % rows:
+                continue
+            tiles, lines = of_rows[rows - 1]
+            step = max(vectors * rows, least) + costs.hidden_load_cycles * (vectors + rows) + lines
+            cost = panels * tiles * step * each + panels * seek
+            tile = TileSize(rows, vectors)
+            if not packed and not (direct and blocks * tiles <= MAX_UNPACKED_USES):
+                once = blocks * tiles <= 1 and is_in_squares(tile, square, info)
+                cost += min(turning, packing) if once else packing
+            if spread and tasks >= info.cores:  # the last tasks leave cores idle
+                cost *= ceildiv(tasks, info.cores) * info.cores / tasks
+            cycles[tile] = cost
     return cycles
 
 
-def _tiles_in_registers(panel: int, stream: Axis, lanes: int, info: DeviceInfo) -> list[TileSize]:
-    """Tiles whose accumulators, a row of the panel and one element of the stream are in registers."""
+def _widths(panel: int, lanes: int) -> list[int]:
+    """The widths of tiles, in vectors."""
+    wider = range(2, MAX_VECTORS + 1)
+    return [1, *(n for n in wider if (n - 1) * lanes < panel and n * lanes <= UNROLL_LIMIT)]
+
+
+def _most_rows(vectors: int, stream: Axis, info: DeviceInfo) -> int:
+    """The most rows of a tile whose accumulators, a row of the panel and one element of the stream are in registers."""
     height = high(stream.extent) if isinstance(stream.extent, int) else MAX_UNSIZED_ROWS
-    widths = (n for n in range(2, MAX_VECTORS + 1) if (n - 1) * lanes < panel and n * lanes <= UNROLL_LIMIT)
-    return [
-        TileSize(rows, vectors)
-        for vectors in (1, *widths)
-        for rows in range(1, min(height, (info.vector_registers - 1) // vectors - 1) + 1)
-    ]
+    return min(height, (info.vector_registers - 1) // vectors - 1)
 
 
 def _packing(k: Kernel, c: Contraction, side: int, panel: Axis, costs: CostModel) -> tuple[float, bool]:
@@ -446,9 +450,9 @@ def crowded(k: Kernel, c: Contraction, side: int, info: DeviceInfo) -> bool:
 
 def clash(apart: int | None, tall: int, info: DeviceInfo) -> bool:
     """The lines of so many rows, so far apart, do not fit into the first cache together: they share its sets."""
-    if not apart:
-        return False
     costs, sets = info.costs, info.costs.sets(info.l1_bytes)
+    if not apart or tall < costs.cache_ways:
+        return False
     used = [row * apart // costs.line_bytes % sets for row in range(tall)]
     return max(used.count(x) for x in set(used)) >= costs.cache_ways
 
@@ -491,6 +495,21 @@ def is_packed(k: Kernel, c: Contraction, side: int, axis: Axis, width: int) -> b
     )
 
 
+def square_of(k: Kernel, c: Contraction, side: int, axis: Axis, info: DeviceInfo) -> int:
+    """The lanes of the squares in which a factor can be read (`squares.py`); 0 where it cannot."""
+    load, reduce, size = c.factors[side], c.value.reduce, squares.width(c.value.dtype, info)
+    if reduce is None or not isinstance(load, Load) or not isinstance(reduce.axes[-1].extent, int):
+        return 0
+    last = reduce.axes[-1]
+    along = squares.lies_in_squares(k.algorithm.param(load.source), load, axis.var, last.var)
+    return size if along and size and squares.steps(last.extent, size) else 0
+
+
+def is_in_squares(tile: TileSize, square: int, info: DeviceInfo) -> bool:
+    """Registers hold a square beside the tile, which is as wide."""
+    return square > 0 and tile.columns == 1 and tile.rows + square + 2 <= info.vector_registers
+
+
 def lane_step(k: Kernel, load: Load, axis: Var) -> int | None:
     """The distance in memory between a load's neighbours along an axis, where it is the same for all."""
     p = k.algorithm.param(load.source)
@@ -505,6 +524,7 @@ class _Tiled:
         c = choice.contraction
         self.width = choice.vectors * info.lanes(c.value.dtype)
         self.sized = isinstance(choice.stream.extent, int)
+        self.square = 0
         self.depth = prod(typical(a.extent) for a in c.value.reduce.axes) if c.value.reduce else 1
         self.panel_bytes = self.depth * self.width * c.value.dtype.itemsize
 
@@ -681,7 +701,8 @@ class _Tiled:
         panel, stream = c.factors[choice.side], c.factors[1 - choice.side]
         k_axes = [a.var.name for a in (c.value.reduce.axes if c.value.reduce else ())]
         staged: list[tuple[str, str]] = []
-        if self.packed(panel, uses):
+        self.square = self.in_squares(uses)
+        if not self.square and self.packed(panel, uses):
             axes = self.ordered(panel, [choice.panel.var.name], k_axes)
             self.k = run(self.k, Stage(value, panel, "panel", axes))
             staged.append(("panel", at))
@@ -713,7 +734,22 @@ class _Tiled:
         if window is not None:
             self.window(window, c.out.name, [at, *inside])
         self.k = merge_even(self.k, chain or value)
-        self.follow(chain or value, stream, tile)
+        if (
+            self.square
+            and isinstance(panel, Load)
+            and (p := self.k.algorithm.param(panel.source)) is not None
+        ):
+            self.k = squares.ask_ahead(self.k, chain or value, p, at, self.info)
+        else:
+            self.follow(chain or value, stream, tile)
+
+    def in_squares(self, uses: int) -> int:
+        """The lanes of the squares in which the panel is read; 0 where it is not."""
+        square = square_of(self.k, self.c, self.choice.side, self.choice.panel, self.info)
+        if uses > 1 or self.choice.in_blocks or not is_in_squares(self.choice.tile, square, self.info):
+            return 0
+        self.k, way = pick(self.k, "contraction.panel", ("in squares", "packed"))
+        return square if way == "in squares" else 0
 
     def packed(self, panel: Expr, uses: int) -> bool:
         """True where the panel is packed, not read where it lies."""
@@ -745,7 +781,7 @@ class _Tiled:
         if (
             coefficient(flatten(load.index, p.shape), last.var) == 1
             and costs.min_overrun_bytes <= high(last.extent) * size <= costs.max_overrun_bytes
-            and high(elements(p.shape)) * size > self.info.l2_bytes * FAR_CACHES
+            and high(elements(p.shape)) * size > self.info.l2_bytes * squares.FAR_CACHES
         ):
             self.k = attempt(self.k, PrefetchNext(name, tile, 1, (p.name,)))
 
@@ -828,6 +864,9 @@ class _Tiled:
         order = (*(a for a in range(len(item.axes)) if a != at_panel), at_panel)
         self.k = run(self.k, Arrange(name, scope, order, (1,) * len(order)))
         self.k = run(self.k, *(Unroll(n) for n in tall), *(Vectorize(n) for n in lane))
+        if self.square and scope is Scope.REGISTER:
+            length = extent(self.k, reduced[-1])
+            self.k = squares.in_squares(self.k, reduced[-1], squares.steps(length, self.square))
 
     def ordered(self, e: Expr, last: list[str], k_axes: list[str]) -> tuple[str, ...]:
         """The axes of a staged factor: others, then the summed ones, then the tiled one."""

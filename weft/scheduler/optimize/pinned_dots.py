@@ -2,8 +2,8 @@
 
     c(j) = sum k: a(k) * b(j, k)
 
-Lanes along the sum would change its order, and lanes along j would gather. So each result has a chain of its own, in
-scalars, and as many chains run side by side as hide the latency of an addition.
+Lanes along the sum would change its order, so they run along j, in squares (`squares.py`). Where there are none, each
+result has a chain of its own, in scalars, and as many chains run side by side as hide the latency of an addition.
 """
 # Tests: tests/scheduler/test_pinned.py
 
@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
+from weft.ir.expr import Load
 from weft.ir.index import coefficient, flatten, high
-from weft.ir.kernel.algorithm import Axis, reads
+from weft.ir.kernel.algorithm import Axis, Param, reads
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
@@ -22,35 +23,44 @@ from weft.ir.kernel.transforms.mark import Unroll, Vectorize
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.loops import Scope
-from weft.ir.numerics import Tree
+from weft.ir.numerics import CHAIN_TERMS, Tree
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.levels import pinned_steps
+from weft.scheduler.optimize.rows import lanes
 from weft.scheduler.optimize.rule import Choice, Rule
+from weft.scheduler.optimize.squares import ask_ahead, in_squares, lies_in_squares, steps, width
+from weft.scheduler.optimize.staging import fits, stage_repeated
 from weft.scheduler.optimize.steps import split
 from weft.scheduler.optimize.windows import OneReduction, loops_of, only_reduction
 
 CHAINS = 8
-"""Results computed side by side: what two units of four cycles' latency have under way. Each is a stream of its own,
-and rows of a power of two elements meet in the sets of a cache of eight ways."""
+"""Results computed side by side in scalars: what two units of four cycles' latency have under way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dots:
-    """The sum and its output, and the axis of the results that chains run side by side along."""
+    """The sum and its output, the axis of the results that lanes or chains run side by side along, and what lies along
+    the sum: each with its parameter."""
 
     kernel: Kernel
     found: OneReduction
     axis: Axis
+    across: tuple[tuple[Load, Param | None], ...]
 
 
 @dataclass(frozen=True)
 class Chains(Choice):
-    """Chains side by side along an axis."""
+    """Chains side by side along an axis: `steps` terms of each are read together, as vectors; 0 for scalars."""
 
     axis: str
+    count: int
+    steps: int
 
     def __str__(self) -> str:
-        return f"{CHAINS} chains side by side along {self.axis}"
+        how = (
+            f"squares of {self.count} by {self.steps}" if self.steps else f"{self.count} chains side by side"
+        )
+        return f"{how} along {self.axis}"
 
 
 def recognise(k: Kernel, info: DeviceInfo) -> Dots | Refusal:
@@ -67,38 +77,66 @@ def recognise(k: Kernel, info: DeviceInfo) -> Dots | Refusal:
     places = [flatten(r.index, p.shape) for r, p in loads if p is not None]
     if not own or any(coefficient(i, a.var) == 1 for i in places for a in own):
         return Refusal(f"lanes run along an axis of {value.name}")
-    return Dots(k, found, max(own, key=lambda a: high(a.extent)))
+    axis = max(own, key=lambda a: high(a.extent))
+    across = tuple(
+        (r, p) for r, p in loads if p is None or coefficient(flatten(r.index, p.shape), axis.var) != 0
+    )
+    return Dots(k, found, axis, across)
 
 
 def choose(form: Dots, info: DeviceInfo) -> Chains:
-    """The only way."""
-    return Chains(form.axis.var.name)
+    """Squares where all that lanes would gather lies along the sum."""
+    value = form.found.value
+    assert value.reduce is not None
+    last, size = value.reduce.axes[-1], width(value.dtype, info)
+    count = steps(min(high(last.extent), CHAIN_TERMS), size) if size else 0
+    if count and all(lies_in_squares(p, r, form.axis.var, last.var) for r, p in form.across):
+        return Chains(form.axis.var.name, size, count)
+    return Chains(form.axis.var.name, CHAINS, 0)
 
 
 def apply(form: Dots, choice: Chains, info: DeviceInfo) -> Kernel:
     """The chains of some results outside, the steps of the sum, then one step of each."""
-    k, value, out = form.kernel, form.found.value, form.found.out.name
+    k, value, out = _repeated_once(form, info), form.found.value, form.found.out.name
     loop = loops_of(k, form.found)[form.axis.var]
     around = [s.var.name for s in k.nests[out].loops if s.var.name != loop]
-    k = run(k, Pad(loop, CHAINS))
-    k, block, within = split(k, loop, CHAINS, "block", "chain")
+    k = run(k, Pad(loop, choice.count))
+    k, block, within = split(k, loop, choice.count, "block", "chain")
     k = attempt(run(k, Permute(out, (*around, block, within))), Vectorize(within))
     if parallel.pays(k, info, 2.0 * prod(high(a.extent) for a in value.all_axes)):
         k = parallel.spread(k, out, [*around, block], info)
     block = k.nests[out].loops[-2].var.name
     k, part = pinned_steps(k, value.name)
-    k = _chains(run(k, ComputeAt(value.name, out, block, Scope.REGISTER)), value.name)
-    if part is None:
-        return k
-    steps = [s.var.name for s in k.nests[value.name].loops if s.reduce]
-    return _chains(run(k, ComputeAt(part, value.name, steps[-1], Scope.REGISTER)), part)
+    k = run(k, ComputeAt(value.name, out, block, Scope.REGISTER))
+    if part is not None:
+        k = _chains(k, value.name, choice, 0)
+        ends = [s.var.name for s in k.nests[value.name].loops if s.reduce]
+        k = run(k, ComputeAt(part, value.name, ends[-1], Scope.REGISTER))
+    k = _chains(k, part or value.name, choice, choice.steps)
+    for _, p in form.across if choice.steps else ():
+        k = ask_ahead(k, part or value.name, p, block, info) if p is not None else k
+    return k
 
 
-def _chains(k: Kernel, name: str) -> Kernel:
-    """Steps of the sum outside, the results written out."""
+def _repeated_once(form: Dots, info: DeviceInfo) -> Kernel:
+    """What takes time and is the same for many results as values of their own, if they fit into the cache."""
+    (staged, names), width = stage_repeated(form.kernel), info.lanes(form.found.value.dtype)
+    for name in names:
+        last = staged.nests[name].loops[-1]
+        staged = lanes(staged, last.var.name, min(width, high(last.extent)))
+    return form.kernel if isinstance(fits(staged, (), names, info), Refusal) else staged
+
+
+def _chains(k: Kernel, name: str, choice: Chains, together: int) -> Kernel:
+    """Steps of the sum outside, `together` of them written out; results as lanes, or written out."""
     loops = k.nests[name].loops
-    steps, own = ([s.var.name for s in loops if s.reduce is reduce] for reduce in (True, False))
-    return run(k, Permute(name, (*steps, *own)), *(Unroll(n) for n in own))
+    terms, own = ([s.var.name for s in loops if s.reduce is reduce] for reduce in (True, False))
+    k = run(k, Permute(name, (*terms, *own)))
+    if together:
+        k = in_squares(k, terms[-1], together)
+    if not choice.steps:
+        return run(k, *(Unroll(n) for n in own))
+    return run(k, *(Unroll(n) for n in own[:-1]), Vectorize(own[-1]))
 
 
 RULE = Rule("pinned_dots", recognise, choose, apply)

@@ -32,7 +32,7 @@ from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.kernel.transforms.stage import Arrange
 from weft.ir.loops import LoopKind, Scope
-from weft.ir.numerics import Tree
+from weft.ir.numerics import CHAIN_TERMS, Tree
 from weft.ir.ops import Op
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.access import is_costly, vector_score
@@ -191,7 +191,7 @@ def _parted(k: Kernel, info: DeviceInfo) -> tuple[Kernel, frozenset[str]]:
     """
     values = [i for i in k.algorithm.items if isinstance(i, ItemValue)]
     outputs = [i for i in k.algorithm.items if isinstance(i, Output)]
-    if k.algorithm.pinned or not values or len(outputs) != 1 or not parallel.pays(k, info) or info.cores == 1:
+    if not values or len(outputs) != 1 or not parallel.pays(k, info) or info.cores == 1:
         return k, frozenset()
     (out,) = outputs
     if any(s.combine is not None for s in out.stores):
@@ -224,7 +224,22 @@ def _partial(k: Kernel, item: ItemValue, out: Output, info: DeviceInfo) -> Split
     most = info.l1_bytes // 8 * info.cores
     if results > count or count > most:
         return Refusal(f"{item.name} has {count:,} results; parts of them pay up to {most:,}")
+    if item.reduce.tree is not Tree.FREE:
+        return _pinned_partial(item, rows, info)
     return SplitReduce(item.name, rows.var.name, ceildiv(rows.extent, pieces), f"{item.name}_part")
+
+
+def _pinned_partial(item: ItemValue, rows: Axis, info: DeviceInfo) -> SplitReduce | Refusal:
+    """The same of a chain whose blocks are pinned: a part for each."""
+    assert item.reduce is not None
+    if item.reduce.tree is Tree.LANES or item.reduce.op is not Op.ADD:
+        return Refusal(f"the order in which {item.name} is summed is pinned")
+    if any(a.extent != 1 for a in item.reduce.axes if a is not rows):
+        return Refusal(f"{item.name} has blocks of several axes")
+    blocks = ceildiv(rows.extent, CHAIN_TERMS)
+    if not info.cores <= high(blocks) <= CHAIN_TERMS:
+        return Refusal(f"{item.name} has {blocks:,} blocks; parts are for {info.cores} to {CHAIN_TERMS}")
+    return SplitReduce(item.name, rows.var.name, CHAIN_TERMS, f"{item.name}_part")
 
 
 def _part(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
@@ -232,7 +247,8 @@ def _part(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
     item = k.algorithm.item(name)
     assert isinstance(item, ItemValue)
     across = _across(k, replace(item, axes=item.axes[:-1]))
-    k, rows = _runs(k, item, info)
+    assert item.reduce is not None
+    k, rows = _runs(k, item, info) if item.reduce.tree is Tree.FREE else (k, ())
     nest = k.nests[name]
     pure = [s.var.name for s in nest.loops if not s.reduce]
     axis = {v.name: a for a, e in nest.bind.items() for v in variables(e) if nest.loop(v.name) is not None}
