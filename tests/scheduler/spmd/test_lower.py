@@ -14,15 +14,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from weft.backends.dummy.device import describe
 from weft.ir.dtypes import bfloat16, float32
 from weft.ir.errors import IRError
-from weft.ir.graph import Along, Axes, Node, ScatterCombine, apply, toposort
+from weft.ir.graph import Along, Axes, Node, ScatterCombine, apply, intern, toposort
 from weft.ir.index import Var
 from weft.ir.ops import Op
 from weft.ir.placement import Layout, Mesh, Partial, Placement, Replicate, Shard, boxes
 from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import Interval
+from weft.scheduler.parts.cut import Compute, cut
 from weft.scheduler.parts.moves import Moved, Pieces, bindings, verify_move
+from weft.scheduler.parts.proof import prove
 from weft.scheduler.sharding import lower as by_device
 from weft.scheduler.sharding.lower import Split
 from weft.scheduler.sharding.terms import contraction
@@ -240,3 +243,64 @@ def test_moves_that_leave_gaps_are_refused() -> None:
     ):
         with pytest.raises(IRError):
             verify_move(fault)
+
+
+def test_seeded_faults_of_cuts_and_moves_are_refused() -> None:
+    """Steps of the graph of any device, with one fault each: none is taken for the graph."""
+    x, w = numpy_leaf(whole(16, 8)), numpy_leaf(whole(8, 16))
+    h = apply(Op.SUM, (apply(Op.MUL, (expanded(x, 2), expanded(w, 0))),), Axes((1,)))
+    y = apply(Op.SUM, (apply(Op.MUL, (apply(Op.NEG, (h,)), h)),), Axes((1,)))
+    mesh = mesh_of(2, 4)
+    layouts: dict[Node, Layout] = {x: (S0, S0), w: (S0, S1), h: (S0, R), y: (R, R)}
+    low = lower_alike([y], mesh, layouts, {y: (None, S1)})
+    outputs, leaves = list(low.locals.values()), list(low.leaves.values())
+    good = cut(outputs, leaves, lambda _: describe(0), mesh.devices[0])
+    prove(good, outputs, leaves)
+    rng, refused = Random(0), 0
+    for _ in range(200):
+        steps = list(good.steps)
+        k = rng.randrange(len(steps))
+        s = steps[k]
+        if isinstance(s, Compute):
+            if rng.random() < 0.5 or len(s.inputs) < 2:
+                del steps[k]
+            else:
+                (a, u), (b, v), *_ = s.inputs.items()
+                if u == v:
+                    continue
+                steps[k] = replace(s, inputs={**s.inputs, a: v, b: u})
+        else:
+            assert s.moved is not None and s.move is not None
+            steps[k] = replace(s, moved=faulty(s.moved, s.move, rng))
+        with pytest.raises(IRError):
+            prove(replace(good, steps=tuple(steps)), outputs, leaves)
+        refused += 1
+    assert refused > 150
+
+
+def expanded(n: Node, axis: int) -> Node:
+    shape = [*sizes(n)[:axis], 1, *sizes(n)[axis:]]
+    grown = apply(Op.RESHAPE, (n,), None, tuple(shape))
+    return apply(Op.EXPAND, (grown,), None, (16, 8, 16))
+
+
+def faulty(n: Node, move: Moved, rng: Random) -> Node:
+    """The same move with another formula."""
+
+    def shifted(box: bx.IndexBox) -> bx.IndexBox:
+        k = rng.randrange(len(box))
+        by = rng.choice((-1, 1))
+        return tuple(Interval(i.lo + by, i.hi + by) if j == k else i for j, i in enumerate(box))
+
+    match rng.randrange(5 if move.wanted else 2):
+        case 0:
+            other = replace(move, stacked=not move.stacked)
+        case 1:
+            other = replace(move, axes=tuple(m for m in range(len(move.grid)) if m not in move.axes))
+        case 2:
+            other = replace(move, held=shifted(move.held))
+        case 3:
+            other = replace(move, wanted=shifted(move.wanted))
+        case _:
+            other = replace(move, origin="cpu:0")
+    return intern(n.op, n.inputs, other, n.shape, n.dtype, n.device)

@@ -147,6 +147,26 @@ def test_memory_that_is_not_there_is_refused_by_name(farm: dummy.DummyBackend) -
         (x.redistribute(placements=[R]) @ x.T).realize()
 
 
+def test_parts_keep_within_the_limit_of_a_device(farm: dummy.DummyBackend) -> None:
+    mesh = init_device_mesh("farm", (4,))
+    leaf = distribute_tensor(weft.tensor(whole(0, 128, 32)), mesh, [S0]).realize()
+    w = distribute_tensor(weft.tensor(whole(1, 32, 32)), mesh, [R]).realize()
+
+    def run() -> weft.Tensor:
+        a = b = (leaf @ w).contiguous()
+        for _ in range(5):
+            b = (b @ w).contiguous()
+        return (a + b.tanh()) * 2.0
+
+    pool = farm.devices[1].pool
+    want, used = run().numpy(), farm.devices[1].used_bytes()
+    assert pool.peak_bytes > used + 3 * 4096
+    before, pool.peak_bytes = last_plan(), used
+    with weft.memory_limit(used + 3 * 4096, "farm:1"):
+        np.testing.assert_array_equal(run().numpy(), want)
+    assert last_plan() is before and pool.peak_bytes <= used + 3 * 4096
+
+
 def test_farms_registered_anew_get_plans_of_their_own(farm: dummy.DummyBackend) -> None:
     def result() -> np.ndarray[Any, Any]:
         mesh = init_device_mesh("farm", (2,))

@@ -31,6 +31,10 @@ START = -1
 
 OWN: Axes = frozenset()
 
+ROOMS_TRIED = 16
+"""Slots that are looked at for a value, of those that hold it the smallest and longest free. To look at all took eight
+times as long for a transformer's step of 32 layers, and saved 4 % of its memory."""
+
 
 class Wait(NamedTuple):
     """A step, or START, whose events on all devices along some axes are waited for."""
@@ -128,7 +132,7 @@ class _Order:
                 readers[v] -= 1
                 if not readers[v] and v in self.taken:
                     room = self.taken.pop(v)
-                    room.uses = uses[v]
+                    room.uses = list({(u.queue, u.axes): u for u in uses[v]}.values())  # the last of each
                     insort(self.free, room, key=lambda r: r.nbytes)
             found.append((s, queue, waits))
         ends = self._ends(uses)
@@ -163,7 +167,8 @@ class _Order:
         nbytes = value_bytes(value)
         assert nbytes is not None, "devices that are alike have values of known sizes"
         if not value.output:
-            for k in range(bisect_left(self.free, nbytes, key=lambda r: r.nbytes), len(self.free)):
+            first = bisect_left(self.free, nbytes, key=lambda r: r.nbytes)
+            for k in range(first, min(first + ROOMS_TRIED, len(self.free))):
                 if all(_knows(clock, u) for u in self.free[k].uses):
                     return self.free.pop(k)
         self.slots.append(nbytes)
@@ -199,6 +204,6 @@ def _knows(clock: Clock, u: _Use) -> bool:
 
 def _learn(clock: Clock, w: Wait, known: Clock) -> None:
     for (q, axes), n in known.items():
-        key = q, axes | w.axes
+        key = (q, axes | w.axes) if w.axes else (q, axes)
         if clock.get(key, 0) < n:
             clock[key] = n

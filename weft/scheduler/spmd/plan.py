@@ -26,6 +26,7 @@ from weft.scheduler.parts.moves import Moved, Pieces, bindings, group
 from weft.scheduler.parts.order import copy_queue
 from weft.scheduler.parts.plan import EqualParts, PlanFor
 from weft.scheduler.parts.proof import prove
+from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Signature, signature
 from weft.scheduler.spmd.order import START, AlikeOrder, AlikeStep, Wait, ordered_alike
 
@@ -178,16 +179,37 @@ class AlikePlan:
                 copy_box(device, target, origin, source, copy, s.queue)
 
     def _compute(self, part: _Part, at: int, memories: Sequence[Memory]) -> None:
-        device, env = self.devices[at], self.env[at]
+        """Run a part on a device; by a plan for the memory that is left, where there is not enough for its own."""
+        device = self.devices[at]
         plan, _ = self.equal.plan_for(part.sig, device)
+        try:
+            self._start(part, plan, at, memories)
+        except MemoryError as error:
+            refused = MemoryPlanError(self._refusal(at, error))
+            refused.__cause__ = error
+            self._within(part, plan, at, memories, refused)
+
+    def _start(self, part: _Part, plan: Plan, at: int, memories: Sequence[Memory]) -> None:
         own = [memories[v] for v in part.reads]
         if plan.feed is not None:
             own = [own[m] if isinstance(m, int) else m for m in plan.feed]
         own += [memories[v] for v in part.work.results]
-        try:
-            plan.executable.run(own, (*[env[v.name] for v in part.sig.variables], *plan.constants))
-        except MemoryError as error:
-            raise MemoryPlanError(self._refusal(at, error)) from error
+        values = [self.env[at][v.name] for v in part.sig.variables]
+        plan.executable.run(own, (*values, *plan.constants))
+
+    def _within(
+        self, part: _Part, plan: Plan, at: int, memories: Sequence[Memory], refused: MemoryPlanError
+    ) -> None:
+        # Here, since most plans fit, and those found on disk need no compiler.
+        from weft.scheduler.pools.within import Fitted, attempted
+
+        def start(found: Fitted) -> None:
+            try:
+                self._start(part, found.plan, at, memories)
+            except MemoryError as error:
+                raise MemoryPlanError(self._refusal(at, error)) from error
+
+        attempted(part.sig, self.devices[at], (), refused, start, plan.result_bytes())
 
     def _memories(self, at: int, inputs: Sequence[Memory]) -> list[Memory]:
         """The memory of each value on a device."""
