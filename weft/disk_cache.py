@@ -33,7 +33,9 @@ from weft.private_folders import Folder, Refused, opened
 MAX_BYTES = 512 << 20
 """Beyond this, the entries that were not used for longest are removed."""
 
-KINDS = frozenset({"costs", "family", "image", "kernel", "limits", "links", "native", "plan", "trial"})
+KINDS = frozenset(
+    {"costs", "family", "image", "kernel", "limits", "links", "native", "plan", "times", "trial"}
+)
 """The kinds of entries, each in a folder of its own."""
 
 _MAGIC = b"weft cache 1\n"

@@ -51,6 +51,10 @@ class Bounds:
     index_bits: int = 64
 
 
+HOST_PROCESSOR = "host"
+"""The name of the processor that this program runs on."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
     """The abilities of a device, as data. The schedule rules read this and nothing else.
@@ -72,7 +76,8 @@ class DeviceInfo:
     `scratchpad`: LOCAL memory is nearer than the caches, and threads of a block meet cheaply; without it, schedules of
     blocks have threads that share nothing. `queues` is how many queues there are. `host_memory`: `read` gives a view,
     not a copy. `pool` names the memory that the device uses; those of one backend that name the same share it, so that
-    each reads what others have made; empty: one of its own. `costs` are what schedules of a core are compared by.
+    each reads what others have made; empty: one of its own. `processor` names what computes, where devices of several
+    backends use the same and take turns; empty: one of its own. `costs` are what schedules of a core are compared by.
     """
 
     name: str
@@ -103,6 +108,7 @@ class DeviceInfo:
     bounds: Bounds = field(default_factory=Bounds)
     costs: CostModel = field(default_factory=CostModel, repr=False)
     pool: str = ""
+    processor: str = field(default="", repr=False)
 
     @property
     def memory_pool(self) -> str:

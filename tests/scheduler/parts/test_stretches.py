@@ -21,7 +21,7 @@ from weft.distributed.tensor import Shard, distribute_module, distribute_tensor
 from weft.scheduler.parts import found
 from weft.scheduler.parts.cut import Compute
 from weft.scheduler.parts.plan import PartsPlan
-from weft.scheduler.parts.timing import Timed, begins, bound_ns
+from weft.scheduler.parts.timing import Timed, begins, bound_ns, delayed
 from weft.scheduler.signature import signature
 from weft.testing import all_to_all
 
@@ -59,7 +59,10 @@ def simulated(farm: DummyBackend, results: Callable[[], Sequence[weft.Tensor]]) 
     """The time of computing the results, and their plan."""
     plan = plan_of(results())
     farm.clear()
+    before = {d.info.name: d.used_bytes() for d in farm.devices}
     weft.realize(*results())
+    for name, nbytes in farm.peak_bytes().items():
+        assert nbytes - before[name] == plan.peak(name)
     return farm.makespan_ns, plan
 
 
@@ -95,6 +98,9 @@ def test_weights_arrive_beside_the_layers_before(made: Callable[..., DummyBacken
     x, ws = on(here, SIZE, SIZE), [on(there, SIZE, SIZE) for _ in range(LAYERS)]
     both, plan = simulated(farm, lambda: chain(x, [w.to(here) for w in ws]))
     assert hidden(compute, compute + 2000 * LAYERS, both, LAYERS) >= 0.9
+    matrix = 4 * SIZE * SIZE
+    # not all weights at once: some in advance, and what a layer gives
+    assert plan.order.peak(here) <= 7 * matrix
     assert plan.order.ns == pytest.approx(both, rel=0.02)
 
 
@@ -208,13 +214,17 @@ def test_no_order_beats_the_bound_and_resources_are_used_by_one_step_at_a_time(s
         after = tuple(sorted({rng.randrange(k) for _ in range(rng.randrange(3))})) if k else ()
         resources = tuple({rng.randrange(4) for _ in range(rng.randrange(1, 3))})
         steps.append(Timed(float(rng.randrange(10)), after, resources))
-    at = begins(steps)
-    assert max(b + s.ns for b, s in zip(at, steps, strict=True)) >= bound_ns(steps)
-    for k, s in enumerate(steps):
-        assert all(at[k] >= at[j] + steps[j].ns for j in s.after)
-        for j in range(k):
-            if set(s.resources) & set(steps[j].resources) and s.ns and steps[j].ns:
-                assert at[k] >= at[j] + steps[j].ns or at[j] >= at[k] + s.ns
+    soon = begins(steps)
+    end = max(b + s.ns for b, s in zip(soon, steps, strict=True))
+    late = delayed(steps, soon, [rng.random() < 0.5 for _ in steps])
+    assert end >= bound_ns(steps) and all(a <= b for a, b in zip(soon, late, strict=True))
+    assert max(b + s.ns for b, s in zip(late, steps, strict=True)) == end
+    for at in (soon, late):
+        for k, s in enumerate(steps):
+            assert all(at[k] >= at[j] + steps[j].ns for j in s.after)
+            for j in range(k):
+                if set(s.resources) & set(steps[j].resources) and s.ns and steps[j].ns:
+                    assert at[k] >= at[j] + steps[j].ns or at[j] >= at[k] + s.ns
 
 
 def test_a_short_step_that_much_waits_for_goes_first() -> None:

@@ -19,7 +19,17 @@ from weft import disk_cache, settings
 from weft.backends import costs
 from weft.backends.boxes import BoxCopy, runs
 from weft.backends.costs import CostModel
-from weft.backends.protocol import Bounds, Code, Commands, CopyBytes, Device, DeviceInfo, Launch, Memory
+from weft.backends.protocol import (
+    HOST_PROCESSOR,
+    Bounds,
+    Code,
+    Commands,
+    CopyBytes,
+    Device,
+    DeviceInfo,
+    Launch,
+    Memory,
+)
 from weft.backends.synchronous import SynchronousQueue, check_range, only_queue
 from weft.ir.forks import forkable
 from weft.ir.loops import Program
@@ -379,6 +389,7 @@ def describe(machine: Machine) -> DeviceInfo:
         host_memory=True,
         link_bandwidth=_BANDWIDTH,
         bounds=Bounds(threads=1),
+        processor=HOST_PROCESSOR,
     )
 
 

@@ -132,7 +132,7 @@ class DummyDevice:
         self.wiring = wiring or Wiring(self.host.simulation)
         self.pool = pool or Pool(info.memory_pool, info.memory_bytes)
         self.faults = Faults()
-        self.device_class = DummyDevice, replace(info, name="", description="", pool="")
+        self.device_class = DummyDevice, replace(info, name="", description="", pool="", processor="")
         self.compute = (self.host.simulation.resource(info.name),)
         self._up, self._down = (
             self.wiring.made(Link(info.launch_ns / 1e9, info.link_bandwidth, (wire,)))

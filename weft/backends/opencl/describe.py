@@ -12,7 +12,7 @@ from typing import Any
 from weft.backends.clike.scalar import NATIVE
 from weft.backends.cpu.device import describe as describe_cpu
 from weft.backends.cpu.machine import host
-from weft.backends.protocol import Bounds, DeviceInfo
+from weft.backends.protocol import HOST_PROCESSOR, Bounds, DeviceInfo
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.loops import LoopKind
@@ -80,4 +80,5 @@ def describe(device: Any, index: int, on_cpu: bool | None = None) -> DeviceInfo:
         host_memory=True,
         link_bandwidth=cpu.link_bandwidth,
         bounds=replace(info.bounds, threads=1),
+        processor=HOST_PROCESSOR,
     )

@@ -14,7 +14,7 @@ from weft.backends.clike.parts import split
 from weft.backends.clike.scalar import NATIVE
 from weft.backends.launches import Entry, parse
 from weft.backends.launches import describe as describe_entries
-from weft.backends.protocol import Bounds, Code, Commands, Device, DeviceInfo, Event, Memory
+from weft.backends.protocol import HOST_PROCESSOR, Bounds, Code, Commands, Device, DeviceInfo, Event, Memory
 from weft.backends.roofline import Limits, described
 from weft.backends.synchronous import check_range
 from weft.errors import DeviceError
@@ -349,6 +349,7 @@ def describe(adapter: Any, index: int, features: Set[str]) -> DeviceInfo:
         kind="wgpu",
         description=f"{info['device']} ({info['backend_type']}, {info['description']})",
         cores=(os.cpu_count() or 1) if on_cpu else 16,
+        processor=HOST_PROCESSOR if on_cpu else "",
         vector_bytes=4,
         vector_registers=128,
         l1_bytes=local_bytes,

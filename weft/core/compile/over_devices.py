@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
@@ -64,6 +64,9 @@ class OverDevices(CompiledFunction[P, R]):
         self.mesh = _mesh(devices)
         self.limit = _limit(memory, self.mesh)
         self.numerics = mode
+        self.alone: dict[str, float] = {}
+        """The measured nanoseconds of a call on each of those devices that compute on one processor: the fastest of
+        them is used, since together they would take turns."""
         self.chosen: Chosen | None = None
         """The decisions: layouts, with the prices of others, and a bound on what any choice could take."""
         super().__init__(fn, fullgraph, dynamic)
@@ -71,7 +74,7 @@ class OverDevices(CompiledFunction[P, R]):
             CompiledFunction[P, R](_named(way, fn), fullgraph, dynamic)
             for way in (self._at_home, self._on_mesh)
         )
-        self._is_spread = False
+        self._is_spread = self._stays_home = False
         self._state: dict[int, ref[Tensor]] = {}
         self._deciding = threading.RLock()
         self._told = False
@@ -86,6 +89,9 @@ class OverDevices(CompiledFunction[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if tracing.current() is not None:
             return self.fn(*args, **kwargs)
+        if self._stays_home:
+            with self._numerics():
+                return self._here.called(args, kwargs)
         with self._mode():
             if not self._is_decided(args, kwargs):
                 with self._deciding:  # the state is where it was until all of it has moved
@@ -121,25 +127,31 @@ class OverDevices(CompiledFunction[P, R]):
     @contextmanager
     def _mode(self) -> Generator[None]:
         """The mode of calls: layouts are searched, and sums as asked for."""
-        with meshes.searched(self.limit), nullcontext() if self.numerics is None else numerics(self.numerics):
+        with meshes.searched(self.limit), self._numerics():
             yield
+
+    def _numerics(self) -> AbstractContextManager[object]:
+        return nullcontext() if self.numerics is None else numerics(self.numerics)
 
     # deciding ---------------------------------------------------------------------------------------------------------
 
     def _is_decided(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """True where the state is on the mesh: it goes there once there is a trace, that fits, of such a call."""
-        if not self._is_spread:
+        if not self._is_spread and not self._stays_home:
             with self._deciding:
-                known = None if self._is_spread else self._here.recorded(args, kwargs)
+                decided = self._is_spread or self._stays_home
+                known = None if decided else self._here.recorded(args, kwargs)
                 if known is not None:
                     self._decide(known)
         return self._is_spread
 
     def _decide(self, r: Recording) -> None:
-        """Choose layouts for what was traced, and lay out the state: all of it or nothing."""
+        """Choose devices, and layouts for what was traced, and lay out the state: all of it or nothing."""
         leaves = {k: v.node for k, v in r.placeholders.items() if k < r.arguments + len(r.captured)}
         places = set(leaves.values())
         nodes = dict.fromkeys(v.node for v in r.values if v.node not in places and v.node.storage is None)
+        if self._keeps_home(r, list(nodes), [leaves[k] for k in leaves if k < r.arguments]):
+            return
         updates: list[tuple[Node, Node]] = []
         for rebind in r.rebinds:
             old = leaves.get(rebind.target) if isinstance(rebind.target, int) else None
@@ -152,6 +164,18 @@ class OverDevices(CompiledFunction[P, R]):
         of = dict(zip(leaves, layouts, strict=True))
         self._move([(t, of.get(k, self._everywhere)) for k, t in enumerate(r.captured, r.arguments)])
         self.chosen, self._is_spread = chosen, True
+
+    def _keeps_home(self, r: Recording, nodes: Sequence[Node], arguments: Sequence[Node]) -> bool:
+        """Leave out devices that only take turns with others: true where none but the default device remains."""
+        if not isinstance(self._devices, DeviceMesh) and nodes:
+            home = default_device()
+            results = [r.values[k].node for k, s in zip(r.results, r.same, strict=True) if s is None]
+            names, self.alone = meshes.worth_using(nodes, [*arguments, *results], self.mesh.devices, home)
+            if names == [home]:
+                self._stays_home = True
+            elif len(names) < len(self.mesh.devices):
+                self.mesh = DeviceMesh.of(made("compile", names, (len(names),), None))
+        return self._stays_home
 
     @property
     def _everywhere(self) -> Layout:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from weft.scheduler.placing.layouts import Chosen
 
 
+MARGIN = 1.1
+"""The times by which another device has to be faster than the one where everything is: times vary as much."""
+
+
 def make(devices: Sequence[str], shape: Sequence[int], dim_names: Sequence[str] | None) -> Mesh:
     """The mesh of these devices, in row-major order. DeviceError for a device that is not there."""
     from weft.backends.mesh import MESHES
@@ -91,6 +95,35 @@ def layouts_for(
     found = choose(asked, mesh, rates, between, None, limit, pairs, reassociates)
     whole: Layout = (Replicate(),) * len(mesh.shape)
     return [found.layouts.get(on_mesh[n], whole) for n in leaves], found
+
+
+def worth_using(
+    nodes: Sequence[Node], moved: Sequence[Node], names: Sequence[str], home: str
+) -> tuple[list[str], dict[str, float]]:
+    """The devices that are worth using: of those that compute on one processor, and so take turns, the one that
+    computes `nodes` soonest by itself; all others. With them, the measured nanoseconds.
+
+    `moved` are what comes from `home` in each call, or goes there: another device has to be faster by `MARGIN`.
+    """
+    from weft.backends.links import links
+    from weft.backends.registry import open_device
+    from weft.ir.calls import expand_calls
+    from weft.scheduler.keeping import nbytes
+    from weft.scheduler.placing.trials import measured, processors
+
+    chosen: list[str] = []
+    times: dict[str, float] = {}
+    for group in processors(names):
+        if len(group) > 1:
+            found = measured(expand_calls(nodes), group)
+            for name in group:
+                if name != home:
+                    link = links(open_device(home), open_device(name))
+                    found[name] = MARGIN * (found[name] + 1e9 * sum(link.seconds(nbytes(n)) for n in moved))
+            times.update(found)
+            group = [min(group, key=lambda name: (found[name], name != home))]
+        chosen += group
+    return [name for name in names if name in chosen], times
 
 
 def searched(limit: int | None) -> AbstractContextManager[object]:

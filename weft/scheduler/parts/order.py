@@ -7,7 +7,8 @@ one backend, else by the host, which then knows all that came before. A device w
 while the host waits: its parts are started when nothing else can be.
 
 Two values may have the same memory where every step that used the first is known to be done when the second is
-written: *known* by the order of lanes and the events that are waited for anyway.
+written: *known* by the order of lanes and the events that are waited for anyway, or by one more event of a step that
+should be done by then. What arrives starts as late as nothing waits for it.
 """
 # Tests: tests/scheduler/parts/test_plan.py, tests/scheduler/parts/test_verify.py
 
@@ -25,7 +26,7 @@ from weft.backends.synchronous import SynchronousQueue
 from weft.ir.graph import elements
 from weft.ir.index import Int, high
 from weft.scheduler.parts.cut import Compute, Cut, Exchange, Value
-from weft.scheduler.parts.timing import Timed, Ways, begins
+from weft.scheduler.parts.timing import Timed, Ways, begins, delayed
 
 SMALL_BYTES = 1 << 16
 """The bytes up to which what the host has is copied on queue 0: an event costs as much (8 us of PoCL on Zen 5)."""
@@ -173,6 +174,9 @@ class _Order:
         self.rooms: dict[str, list[_Room]] = {name: [] for name in devices}
         self.taken: dict[int, _Room] = {}
         self.used: dict[int, list[tuple[Lane, int]]] = {}
+        self.times: list[tuple[float, float]] = []  # of each step of the cut: about when it starts and ends
+        self.issued: dict[tuple[Lane, int], int] = {}  # a place on a lane -> the step
+        self.ends: list[float] = []
         for k, name in enumerate(self.names):
             lane = Lane(name)
             if name in self.synchronous:
@@ -199,6 +203,9 @@ class _Order:
                 users[g].append(k)
         timed = self._timed(giver, lanes, ways)
         at = begins(timed)
+        whole_ns = max([b + s.ns for b, s in zip(at, timed, strict=True)], default=0.0)
+        at = delayed(timed, at, [isinstance(s, Exchange) for s in steps])
+        self.times = [(b, b + s.ns) for b, s in zip(at, timed, strict=True)]
         ready: list[tuple[int, float, int]] = []  # those that the host need not wait for, a heap
         held: list[tuple[float, int]] = []
 
@@ -214,10 +221,10 @@ class _Order:
         while ready or held:
             if ready:
                 k = heappop(ready)[2]
-                self._issue(steps[k], lanes[k], ways[k])
+                self._issue(k, lanes[k], ways[k])
             else:
                 (_, k), *others = held
-                self._issue(steps[k], lanes[k], ways[k])
+                self._issue(k, lanes[k], ways[k])
                 held.clear()
                 sort_out([other for _, other in others])  # for what the host knows by now
             for u in users[k]:
@@ -232,7 +239,7 @@ class _Order:
         starts = tuple([name for k, name in enumerate(self.names) if start_of(k) in waited])
         return Ordered(
             self.cut, tuple(final), tuple(self.slots), tuple(self.slot), self.names, starts, ends,
-            self.synchronous, max([b + s.ns for b, s in zip(at, timed, strict=True)], default=0.0),
+            self.synchronous, whole_ns,
         )  # fmt: skip
 
     def _timed(self, giver: Mapping[int, int], lanes: Sequence[Lane], ways: Sequence[Way]) -> list[Timed]:
@@ -332,7 +339,8 @@ class _Order:
             return WAITS
         return int(lane.device in self.synchronous)
 
-    def _issue(self, s: Compute | Exchange, lane: Lane, way: Way) -> None:
+    def _issue(self, k: int, lane: Lane, way: Way) -> None:
+        s = self.cut.steps[k]
         waits, host_waits = self._missing(s, lane, way)
         for n in host_waits:
             _learn(self.host, self.events[n][1])
@@ -342,13 +350,17 @@ class _Order:
         number = len(self.steps)
         if lane.device not in self.synchronous:
             _learn(clock, self.host)
-            self.count[lane] = clock[lane] = self.count.get(lane, 0) + 1
-            _bounded(clock, lane)
-            self.events[number] = lane, dict(clock)
+            self.count[lane] = self.count.get(lane, 0) + 1
         at = (lane, self.count.get(lane, 0))
         for v in s.results if way is not Way.LENT else ():
             self.writer[v] = number
-            self._take(v, clock, at)
+            waits += self._take(v, clock, at, self.times[k][0])
+        if lane.device not in self.synchronous:
+            clock[lane] = self.count[lane]
+            _bounded(clock, lane)
+            self.events[number] = lane, dict(clock)
+            self.issued[at] = number
+        self.ends.append(self.times[k][1])
         for v in self._reads(s):
             self.used.setdefault(v, []).append(at)
             self.readers[v] -= 1
@@ -359,8 +371,10 @@ class _Order:
         copy = fixed_copy(self.cut, s) if isinstance(s, Exchange) else None
         self.steps.append(Step(s, lane, way, tuple(waits), tuple(host_waits), copy=copy))
 
-    def _take(self, v: int, clock: Clock, at: tuple[Lane, int]) -> None:
-        """Find memory for a value that a step of this clock writes."""
+    def _take(self, v: int, clock: Clock, at: tuple[Lane, int], start: float) -> list[int]:
+        """Find memory for a value that a step of this clock writes, which starts at about that time. Given are steps to
+        wait for: those by which the memory should be free by then anyway."""
+        waits: list[int] = []
         value, nbytes = self.cut.values[v], value_bytes(self.cut.values[v])
         self.used[v] = [at]
         if not value.output and nbytes is not None:
@@ -372,14 +386,31 @@ class _Order:
                 and all(self._at_least(clock, lane, n, self.host) for lane, n in r.users)
             ]
             room = min(fitting, key=lambda r: r.nbytes, default=None)
+            if room is None and nbytes >= SMALL_BYTES:
+                due = [
+                    (r, w) for r in free if r.nbytes >= nbytes and (w := self._due(r, clock, at[0], start))
+                ]
+                room, waits = min(due, key=lambda x: x[0].nbytes, default=(None, waits))
+                for n in waits:
+                    _learn(clock, self.events[n][1])
             if room is not None:
                 free.remove(room)
             else:
                 room = self._new_room(value.device, nbytes)
             self.slot[v] = room.number
             self.taken[v] = room
-            return
+            return waits
         self.slot[v] = self._new_room(value.device, nbytes).number
+        return waits
+
+    def _due(self, room: _Room, clock: Clock, lane: Lane, start: float) -> list[int]:
+        """The steps that a lane has to wait for to have a room, if all of them are expected to end before `start`."""
+        users = [u for u in room.users if not self._at_least(clock, *u, self.host)]
+        numbers = [self.issued[u] for u in users if u in self.issued]
+        kind = self.kinds[lane.device]
+        here = lane.device not in self.synchronous and all(self.kinds[at.device] == kind for at, _ in users)
+        ready = len(numbers) == len(users) and all(self.ends[n] <= start for n in numbers)
+        return sorted(numbers, reverse=True) if here and ready else []
 
     def _new_room(self, device: str, nbytes: int | None) -> _Room:
         self.slots.append(Slot(device, nbytes))

@@ -200,6 +200,12 @@ class PartsPlan:
             raise
         return [self._storage(v, memories, env) for v in order.cut.outputs]
 
+    def peak(self, device: str) -> int:
+        """The bytes of a device's memory that a run takes beside its leaves, where they are known: those of the values,
+        and of the largest workspace."""
+        own = [s.plan for s in self.steps if isinstance(s, _Part) and s.device.info.name == device]
+        return self.order.peak(device) + max([p.commands.workspace_bytes for p in own], default=0)
+
     def describe(self, number: int) -> str:
         """A step in words, for errors and explanations."""
         step = self.steps[number]

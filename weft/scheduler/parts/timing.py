@@ -28,6 +28,9 @@ VISITS = 30_000
 NEAR = 1.02
 """The end of an order, in times of the bound, from which on none better is looked for."""
 
+LEAD = 1.0
+"""The time by which an exchange is there before it is needed, in times of its own: what is predicted may be wrong."""
+
 
 @dataclass(slots=True)
 class Ways:
@@ -89,6 +92,23 @@ def begins(steps: Sequence[Timed]) -> list[float]:
         if shop.end(other) < end:
             best, end = other, shop.end(other)
     return best
+
+
+def delayed(steps: Sequence[Timed], at: Sequence[float], may_wait: Sequence[bool]) -> list[float]:
+    """The same order in which some steps start later, where nothing has to wait for them: what arrives early takes
+    memory. They are there by `LEAD` times what they take before they are needed; what nobody needs does not wait."""
+    users: list[list[int]] = [[] for _ in steps]
+    for k, s in enumerate(steps):
+        for before in s.after:
+            users[before].append(k)
+    late, free = list(at), dict[Hashable, float]()
+    for k in sorted(range(len(steps)), key=lambda k: (-at[k], -k)):
+        s = steps[k]
+        if may_wait[k] and users[k]:
+            until = min([late[u] for u in users[k]]) - (1 + LEAD) * s.ns
+            late[k] = max(at[k], min([until, *[free[r] - s.ns for r in s.resources if r in free]]))
+        free.update(dict.fromkeys(s.resources, late[k]))
+    return late
 
 
 def _tails(steps: Sequence[Timed]) -> list[float]:
