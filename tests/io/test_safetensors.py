@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 import weft
+from weft.backends import deferred
 from weft.backends.disk.file import MappedFile
 from weft.io import load_safetensors, safetensors_metadata, save_safetensors
 from weft.io.safetensors import DTYPES
@@ -210,3 +212,17 @@ def test_bytes_that_were_copied_take_no_memory_of_the_mapping(
     found = load_safetensors(tmp_path / "x")
     assert found["a"].sum().item() == 499500
     assert [end - begin for begin, end in released] == [8000]
+
+
+def test_large_tensors_are_copied_in_pieces_that_are_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.arange(1000, dtype=np.float32)
+    save_safetensors({"x": weft.tensor(values)}, tmp_path / "x.safetensors")
+    pieces: list[tuple[int, int]] = []
+    monkeypatch.setattr(deferred, "_PIECE_BYTES", 1024)
+    monkeypatch.setattr(MappedFile, "release", lambda self, begin, end: pieces.append((begin, end)))
+    found = load_safetensors(tmp_path / "x.safetensors")["x"]
+    np.testing.assert_array_equal(found.numpy(), values)
+    assert [end - begin for begin, end in pieces] == [1024, 1024, 1024, 928]
+    assert all(a[1] == b[0] for a, b in pairwise(pieces))

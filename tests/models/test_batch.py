@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -12,6 +10,7 @@ from tests.models.test_decoders import IDS, made
 from weft import models
 from weft.errors import ArgumentError
 from weft.models.batch import Batch, End, Writing
+from weft.models.draw import Likelihood
 
 PROMPTS = [IDS[0].tolist() * 2, IDS[1, :3].tolist(), [7], IDS[0, 3:9].tolist(), IDS[1].tolist()]
 
@@ -40,21 +39,28 @@ def test_a_sequence_has_the_tokens_that_it_has_alone(kind: str) -> None:
         assert w.end is End.LENGTH
 
 
-def test_neighbours_change_no_bit() -> None:
-    model = made("qwen3")
-    found: list[list[Any]] = []
-    for others in ([], PROMPTS[:2], PROMPTS[2:]):
-        batch = Batch(model, rows=4, size=40, chunk=8)
-        for p in others:
-            batch.add(Writing(p, limit=12))
-        batch.step()
-        one = Writing(IDS[0, :6].tolist(), limit=6, likeliest=3)
-        batch.add(one)
-        told = list[Any]()
-        while one.end is None:
-            told += [m.likelihood for m in batch.step() if m.writing is one]
-        found.append(told)
-    assert found[0] == found[1] == found[2] and len(found[0]) == 6
+def likelihoods(others: list[list[int]]) -> list[Likelihood]:
+    """Those of a sequence beside others."""
+    batch = Batch(made("qwen3"), rows=4, size=40, chunk=8)
+    for p in others:
+        batch.add(Writing(p, limit=12))
+    batch.step()
+    one = Writing(IDS[0, :6].tolist(), limit=6, likeliest=3)
+    batch.add(one)
+    told = list[Likelihood]()
+    while one.end is None:
+        told += [m.likelihood for m in batch.step() if m.writing is one and m.likelihood is not None]
+    return told
+
+
+def test_neighbours_change_no_token_and_no_bit_of_a_likelihood_in_the_mode_same() -> None:
+    alone, *beside = (likelihoods(others) for others in ([], PROMPTS[:2], PROMPTS[2:]))
+    assert beside[0] == beside[1] and len(alone) == 6
+    for one, other in zip(alone, beside[0], strict=True):
+        assert abs(one.chosen - other.chosen) < 1e-5
+        assert [t for t, _ in one.top] == [t for t, _ in other.top]
+    with weft.numerics("same"):
+        assert likelihoods([]) == likelihoods(PROMPTS[:2])
 
 
 def test_ends_and_those_that_go_make_room() -> None:
@@ -126,8 +132,12 @@ def test_what_has_no_room_is_refused() -> None:
 def test_warm_makes_all_plans() -> None:
     batch = Batch(made("gpt2"), rows=2, size=20, chunk=8)
     batch.warm()
-    one = Writing(PROMPTS[3], 3)
-    batch.add(one)
-    run(batch)
+    for alone in (1, 2):
+        batch._alone = alone
+        one, other = Writing(PROMPTS[3], 3), Writing(PROMPTS[1], 4)
+        batch.add(one)
+        batch.add(other)
+        run(batch)
+        assert other.made == [t for (t,) in models.generate(batch.model, [PROMPTS[1]], 4)]
     assert one.made == [t for (t,) in models.generate(batch.model, [PROMPTS[3]], 3)]
     assert np.isfinite(one.made).all()

@@ -88,9 +88,9 @@ class Part:
         self.source.check()
         return whole_bools(self.source.view(self.begin, self.end), self.dtype)
 
-    def let_go(self) -> None:
-        """Let the bytes take no memory of this process: they have been copied."""
-        self.source.release(self.begin, self.end)
+    def let_go(self, begin: int, end: int) -> None:
+        """Let these of the bytes take no memory of this process: they have been copied."""
+        self.source.release(self.begin + begin, self.begin + end)
 
 
 def whole_bools(data: memoryview, dtype: DType) -> memoryview:

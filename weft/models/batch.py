@@ -1,16 +1,19 @@
 """One running batch that sequences join and leave: continuous batching.
 
-The rows of one cache belong to sequences while these last. A step takes at most one chunk of one new prompt, and then
-one token of every row that has its prompt behind it, by one compiled plan for all rows and positions. Rows do not read
-each other, and the chunks of a prompt do not depend on what else runs: neither do a sequence's tokens.
+The rows of one cache belong to sequences while these last. A step takes at most one chunk of one new prompt, and
+then one token of every row that has its prompt behind it, by one compiled plan for all rows and positions, or, for a
+row that is alone (or few, where `warm` found that faster), by one for any row. Rows do not read each other, and the
+chunks of a prompt do not depend on what else runs: neither do a sequence's tokens, but for two logits that differ by
+rounding (no bit in the mode "same").
 Source: Yu et al. 2022, Orca (OSDI); prompts in chunks: Agrawal et al. 2023, arXiv:2308.16369.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
@@ -27,6 +30,9 @@ from weft.models.generate import checked
 _LEAST_CHUNK = 16
 _LEAST_SEEN = 256
 """Chunks, and the places that a step reads, come in these sizes times powers of two: each has a plan."""
+
+_CLEARLY = 1.25
+"""Rows go one after the other where that takes less by this factor: what is measured varies."""
 
 
 class End(Enum):
@@ -89,8 +95,9 @@ class Batch:
         self._waiting: deque[Writing] = deque()
         self._rows: list[_Row | None] = [None] * rows
         self._numbers = count()
-        self._decode = weft.compile(self._all_rows, dynamic=False)
-        self._prefill = weft.compile(self._one_row, dynamic=False)
+        self._alone = 1  # how many rows go faster one after the other than in a step of all
+        self._decode = weft.compile(self._next, dynamic=False)
+        self._prefill = weft.compile(self._chunk, dynamic=False)
 
     @property
     def is_busy(self) -> bool:
@@ -134,11 +141,15 @@ class Batch:
                 self._rows[k] = None
 
     def warm(self) -> None:
-        """Makes the plans that sequences will need, which takes a while the first time."""
+        """Makes the plans that sequences will need, which takes a while the first time, and measures what a step of all
+        rows takes beside one of a single row."""
         with weft.no_grad():
             none = self._tensor([0])
             for seen in self._seen:
-                self._run_rows([0] * len(self._rows), [self.size] * len(self._rows), seen)
+                every = self._tensor([0] * self.rows), self._tensor([self.size] * self.rows), seen, None
+                one = none, self._tensor([self.size]), seen, none
+                ratio = _seconds(lambda x=every: self._decode(*x)) / _seconds(lambda x=one: self._decode(*x))
+                self._alone = max(1, min(self.rows, int(ratio / _CLEARLY)))
                 for width in self._chunks:
                     ids = weft.zeros(1, width, dtype=weft.int64, device=self._device).realize()
                     for last in (True, False) if width == self._chunks[-1] else (True,):
@@ -179,26 +190,34 @@ class Batch:
         return [self._take(row, int(logits.argmax()), float(logits.max()), logits)]
 
     def _next_tokens(self, going: list[_Row]) -> list[Made]:
-        ids, lengths = (
-            [0] * len(self._rows),
-            [self.size] * len(self._rows),
-        )  # those beyond the size are not kept
+        seen = self._places(max(row.done for row in going) + 1)
+        if len(going) > self._alone:
+            return self._taken(going, self._of_all(going, seen))
+        return [made for row in going for made in self._taken([row], self._of_one(row, seen))]
+
+    def _taken(self, going: list[_Row], found: tuple[Tensor, Tensor, Tensor]) -> list[Made]:
+        """The tokens of rows, from what a step of these, or of all, gave."""
+        chosen, top = found[0].tolist(), found[1].tolist()
+        needed = any(not r.writing.draws.is_plain or r.writing.likeliest is not None for r in going)
+        values = found[2].numpy() if needed else None
+        made: list[Made] = []
+        for row in going:
+            k = 0 if len(chosen) == 1 else row.number
+            row.done += 1
+            made.append(self._take(row, chosen[k], top[k], None if values is None else values[k]))
+        return made
+
+    def _of_one(self, row: _Row, seen: int) -> tuple[Tensor, Tensor, Tensor]:
+        """A step of one row."""
+        last, number, done = ([n] for n in (row.writing.made[-1], row.number, row.done))
+        return self._decode(self._tensor(last), self._tensor(done), seen, self._tensor(number))
+
+    def _of_all(self, going: list[_Row], seen: int) -> tuple[Tensor, Tensor, Tensor]:
+        """A step of all rows."""
+        ids, lengths = [0] * self.rows, [self.size] * self.rows  # those beyond the size are not kept
         for row in going:
             ids[row.number], lengths[row.number] = row.writing.made[-1], row.done
-            row.done += 1
-        tokens, best, logits = self._run_rows(ids, lengths, self._places(max(row.done for row in going)))
-        chosen, top = tokens.tolist(), best.tolist()
-        needed = any(not r.writing.draws.is_plain or r.writing.likeliest is not None for r in going)
-        values = logits.numpy() if needed else None
-        return [
-            self._take(
-                row, chosen[row.number], top[row.number], None if values is None else values[row.number]
-            )
-            for row in going
-        ]
-
-    def _run_rows(self, ids: list[int], lengths: list[int], seen: int) -> tuple[Tensor, Tensor, Tensor]:
-        return self._decode(self._tensor(ids), self._tensor(lengths), seen)
+        return self._decode(self._tensor(ids), self._tensor(lengths), seen, None)
 
     def _tensor(self, values: Array | list[int]) -> Tensor:
         return weft.tensor(values, device=self._device)
@@ -232,11 +251,14 @@ class Batch:
     def _places(self, tokens: int) -> int:
         return next(n for n in self._seen if n >= tokens)
 
-    def _all_rows(self, ids: Tensor, lengths: Tensor, seen: int) -> tuple[Tensor, Tensor, Tensor]:
-        logits = self.model(ids[:, None], self._cache.part(lengths, seen=seen), last=True)[:, 0].float()
+    def _next(
+        self, ids: Tensor, lengths: Tensor, seen: int, rows: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        part = self._cache.part(lengths, rows, seen)
+        logits = self.model(ids[:, None], part, last=True)[:, 0].float()
         return logits.argmax(-1), logits.amax(-1), logits
 
-    def _one_row(
+    def _chunk(
         self, ids: Tensor, row: Tensor, length: Tensor, counts: Tensor, seen: int, last: bool
     ) -> Tensor | None:
         logits = self.model(ids, self._cache.part(length, row, seen), counts, last=True)
@@ -259,3 +281,14 @@ def _doubled(least: int, most: int) -> list[int]:
     while found[-1] < most:
         found.append(min(2 * found[-1], most))
     return found
+
+
+def _seconds(run: Callable[[], tuple[Tensor, ...]]) -> float:
+    """The least time of three runs, after one that makes what is missing."""
+    times: list[float] = []
+    for _ in range(4):
+        begin = time.perf_counter()
+        for x in run():
+            x.realize()
+        times.append(time.perf_counter() - begin)
+    return min(times[1:])

@@ -13,11 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from weft.errors import FileFormatError
 
 _CONTROL, _OWN, _BYTE = 3, 4, 6
 """Types of tokens: those that are no text, those that are found before others, and bytes."""
 _SPACE = "\u2581"
+
+Scores = np.ndarray[Any, np.dtype[np.float32]]
 
 _DIGITS_BY_THREE = r"\p{N}{1,3}"
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -57,7 +61,7 @@ def _llama(metadata: Mapping[str, Any], tokens: Sequence[str], path: object) -> 
         raise FileFormatError(f"Tokenizer: {path} lacks a score for each token")
     ids = {t: k for k, t in enumerate(tokens)}
     unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
-    merges = _merges(ids, scores.tolist())
+    merges = _merges(ids, tokens, scores)
     inner = Tokenizer(models.BPE(ids, merges, unk_token=tokens[unknown], fuse_unk=True, byte_fallback=True))
     prefix = [normalizers.Prepend(_SPACE)] if metadata.get("tokenizer.ggml.add_space_prefix", True) else []
     inner.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", _SPACE)])
@@ -68,17 +72,20 @@ def _llama(metadata: Mapping[str, Any], tokens: Sequence[str], path: object) -> 
     return inner
 
 
-def _merges(ids: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
+def _merges(ids: Mapping[str, int], tokens: Sequence[str], scores: Scores) -> list[tuple[str, str]]:
     """Pairs of tokens that make a token, the best score first; of one token's, in the order of its parts' ids."""
-    found: list[tuple[float, int, int, str, str]] = []
-    for token, k in ids.items():
+    wholes, lefts, rights = list[int](), list[int](), list[int]()
+    known = ids.get
+    for k, token in enumerate(tokens):  # vocabularies have a quarter of a million of them
         for cut in range(1, len(token)):
-            left, right = token[:cut], token[cut:]
-            a, b = ids.get(left), ids.get(right)
-            if a is not None and b is not None:
-                found.append((-scores[k], a, b, left, right))
-    found.sort(key=lambda f: f[:3])
-    return [f[3:] for f in found]
+            left = known(token[:cut])
+            if left is not None and (right := known(token[cut:])) is not None:
+                wholes.append(k)
+                lefts.append(left)
+                rights.append(right)
+    worst = -scores[np.array(wholes, np.int64)]
+    order: list[int] = np.lexsort((np.array(rights), np.array(lefts), worst)).tolist()
+    return [(tokens[lefts[i]], tokens[rights[i]]) for i in order]
 
 
 def _gpt2(metadata: Mapping[str, Any], tokens: Sequence[str], path: object) -> Any:

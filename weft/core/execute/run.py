@@ -190,9 +190,10 @@ def deferred(
     dtype: DType,
     device: str,
     source: Callable[[], memoryview],
-    copied: Callable[[], object] | None = None,
+    copied: Callable[[int, int], object] | None = None,
 ) -> Node:
-    """A leaf whose bytes `source` gives when they are first used; `copied` is called once they are on the device."""
+    """A leaf whose bytes `source` gives when they are first used; `copied` is called with the begin and end of each
+    piece of them that is on the device."""
     from weft.backends.deferred import DeferredStorage
     from weft.backends.registry import open_device
 
