@@ -65,8 +65,12 @@ class Inputs:
         copied where they changed only; `said`: what the caller says of changes."""
         now: dict[int, Storage] = {}
         changed: dict[int, Region] = {}
+        arguments, values, captured = self._arguments, self.values, self._captured
         for k in self._leaves:
-            before = self._before(k)
+            if k < arguments:
+                before = values.get(k)
+            else:
+                before = None if (source := captured.get(k)) is None else source()
             storage: Storage | None = objects[k].value.node.storage
             if storage is None or storage is not before:
                 storage, region = self._closely(k, objects[k].value, before, arrays.get(k), said.get(k))
@@ -92,14 +96,15 @@ class Inputs:
 
     def keep(self, now: Mapping[int, Storage]) -> None:
         """Have these be the last values."""
-        self.values = {k: s for k, s in now.items() if k < self._arguments}
-        rest = {k: s for k, s in now.items() if k >= self._arguments}
-        known = self._captured
-        self._captured = {
-            k: known[k] if k in known and known[k]() is s else ref(s)
-            for k, s in rest.items()
-            if (k in known and known[k]() is s) or ownership.watch_writes(s)
-        }
+        values, captured = self.values, self._captured
+        for k, s in now.items():
+            if k < self._arguments:
+                values[k] = s
+            elif (known := captured.get(k)) is None or known() is not s:
+                if ownership.watch_writes(s):
+                    captured[k] = ref(s)
+                else:
+                    captured.pop(k, None)
 
     def last(self, k: int) -> Storage:
         """The last value of an input."""
