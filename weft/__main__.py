@@ -1,4 +1,4 @@
-"""The command line: `python -m weft devices | demo | explain | bench | cache | generate | run`."""
+"""The command line: `python -m weft devices | demo | explain | bench | cache | generate | serve | run`."""
 # Tests: tests/test_main.py, tests/as_torch/test_run.py
 
 from __future__ import annotations
@@ -9,9 +9,14 @@ import time
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import weft
 from weft import Tensor, disk_cache
+
+if TYPE_CHECKING:
+    from weft.models import Tokenizer
+    from weft.models.decoder import Decoder
 
 _SAMPLING = (
     ("temperature", float, 0.0), ("top_k", int, 0), ("top_p", float, 1.0), ("min_p", float, 0.0),
@@ -110,26 +115,63 @@ def cache(clear: bool) -> None:
 
 
 def generate(
-    folder: str, prompt: str, count: int, dtype: str | None, seed: int | None, **sampling: float
+    folder: str,
+    prompt: str,
+    count: int,
+    dtype: str | None,
+    seed: int | None,
+    draft: str | None = None,
+    draft_tokens: int = 4,
+    **sampling: float,
 ) -> None:
-    """Writes a text on, with the model in a folder or GGUF file, as it comes."""
+    """Writes a text on, with the model in a folder or GGUF file, as it comes; `draft`: "lookup", or a small model's
+    folder or file, which guesses `draft_tokens` at once."""
+    from weft import models
+
+    tokenizer, model = _tokenizer_and_model(folder, dtype)
+    how = models.Sampling(**sampling)  # pyright: ignore[reportArgumentType]  # top_k is an int
+    guess = None
+    if draft is not None:
+        guess = models.Draft(
+            "lookup" if draft == "lookup" else _tokenizer_and_model(draft, dtype)[1], draft_tokens
+        )
+    ids = tokenizer.encode(prompt)
+    tokens = models.generate(model, [ids], count, sampling=how, stop=tokenizer.ends, seed=seed, draft=guess)
+    print(prompt, end="", flush=True)
+    for piece in tokenizer.stream(t for (t,) in tokens if t is not None and t not in tokenizer.ends):
+        print(piece, end="", flush=True)
+    print()
+    if guess is not None:
+        print(guess, file=sys.stderr)
+
+
+def _tokenizer_and_model(folder: str, dtype: str | None) -> tuple[Tokenizer, Decoder]:
     from weft import models
 
     try:
         tokenizer = models.Tokenizer(folder)
         if Path(folder).is_file():
-            model = models.from_gguf(folder)
-        else:
-            model = models.from_pretrained(folder, None if dtype is None else getattr(weft, dtype))
+            return tokenizer, models.from_gguf(folder)
+        return tokenizer, models.from_pretrained(folder, None if dtype is None else getattr(weft, dtype))
     except (OSError, ImportError) as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from None
-    how = models.Sampling(**sampling)  # pyright: ignore[reportArgumentType]  # top_k is an int
-    ids = tokenizer.encode(prompt)
-    tokens = models.generate(model, [ids], count, sampling=how, stop=tokenizer.ends, seed=seed)
-    print(prompt, end="", flush=True)
-    for piece in tokenizer.stream(t for (t,) in tokens if t is not None and t not in tokenizer.ends):
-        print(piece, end="", flush=True)
-    print()
+
+
+def serve(
+    folder: str, host: str, port: int, name: str | None, dtype: str | None, rows: int, size: int
+) -> None:
+    """Serves the model in a folder or GGUF file over HTTP, until it is interrupted."""
+    from weft.serve import serve as run
+
+    _, model = _tokenizer_and_model(folder, dtype)
+
+    def ready(address: str) -> None:
+        print(f"{folder} at {address}/v1 ({rows} at once); Ctrl-C stops", flush=True)
+
+    try:
+        run(model, folder, host=host, port=port, name=name, rows=rows, size=size, ready=ready)
+    except (OSError, ImportError) as error:
+        raise SystemExit(f"{type(error).__name__}: {error}") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -165,8 +207,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--dtype", choices=["float32", "bfloat16", "float16"], help="as the file has it by default"
     )
     writing.add_argument("--seed", type=int)
+    writing.add_argument(
+        "--draft", metavar="FOLDER|lookup", help="what guesses tokens, of which several are checked at once"
+    )
+    writing.add_argument("--draft-tokens", type=int, default=4, metavar="N", help="guesses at once")
     for name, kind, default in _SAMPLING:
         writing.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default)
+    serving = commands.add_parser("serve", help="the model in a folder, or GGUF file, as OpenAI's API has it")
+    serving.add_argument("folder", help="as of generate")
+    serving.add_argument("--host", default="127.0.0.1", help="0.0.0.0 lets other machines in")
+    serving.add_argument("--port", type=int, default=8000, help="0: any that is free")
+    serving.add_argument("--name", help="what requests call the model (default: the folder's name)")
+    serving.add_argument("--dtype", choices=["float32", "bfloat16", "float16"])
+    serving.add_argument("--rows", type=int, default=8, metavar="N", help="sequences at once")
+    serving.add_argument("--size", type=int, default=2048, metavar="N", help="tokens of a sequence, at most")
     commands.add_parser("run", help="a program written for torch, with weft in its place", add_help=False)
     chosen, rest = parser.parse_known_args(given)
     if rest and chosen.command != "bench":
@@ -182,7 +236,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             case "generate":
                 how = {name: getattr(chosen, name) for name, _, _ in _SAMPLING}
                 given = chosen.folder, chosen.prompt, chosen.max_new_tokens, chosen.dtype, chosen.seed
-                generate(*given, **how)
+                generate(*given, chosen.draft, chosen.draft_tokens, **how)
+            case "serve":
+                c = chosen
+                serve(c.folder, c.host, c.port, c.name, c.dtype, c.rows, c.size)
             case "bench":
                 bench(rest)
             case _:

@@ -142,7 +142,7 @@ def test_views_are_written_as_views() -> None:
 
 def test_strided_views_of_any_kind() -> None:
     """Against NumPy's: slices and permutations, steps, repeats, overlaps; with writes that reach the storage."""
-    from weft.io.checkpoint import strided
+    from weft.core.functions.stored import strided
 
     rng = np.random.default_rng(0)
     data = np.arange(200.0)

@@ -4,9 +4,35 @@ from __future__ import annotations
 
 from weft.ir import dtypes
 from weft.ir.expr import Const, Load, Temp
-from weft.ir.index import InRange, Var
-from weft.ir.loops import Accumulate, Alloc, Barrier, Buffer, Combine, If, Let, Loop, LoopKind, Scope, Store
-from weft.ir.loops_names import bound, every, inside, written
+from weft.ir.index import InRange, Opaque, Var
+from weft.ir.loops import (
+    Accumulate,
+    Alloc,
+    Barrier,
+    Buffer,
+    Combine,
+    If,
+    Let,
+    Loop,
+    LoopKind,
+    Prefetch,
+    Scope,
+    Store,
+)
+from weft.ir.loops_names import (
+    bound,
+    buffers_read,
+    every,
+    guard_indices,
+    inside,
+    names_of_guard,
+    names_of_index,
+    names_of_stmt,
+    read_names,
+    roots,
+    stmt_indices,
+    written,
+)
 from weft.ir.ops import Op
 
 F = dtypes.float32
@@ -71,3 +97,37 @@ def test_every_statement_comes_in_the_order_of_the_text() -> None:
         "Combine",
         "Store",
     ]
+
+
+K, N = Var("k", 0, 3), Var("n", 1, 9)
+AT = Opaque(Load(dtypes.int32, "table", (K,)), 0, 8)
+"""An index that is read from a buffer."""
+
+
+def test_names_that_a_statement_reads_and_writes() -> None:
+    guard = (InRange(J, N, None),)
+    store = Store("y", I + AT, Load(F, "x", (J,)), guard)
+    assert guard_indices(guard) == [J, N]
+    assert stmt_indices(store) == [I + AT, J, N]
+    assert names_of_index(I + AT) == {"i", "table", "k"}
+    assert names_of_guard(guard) == {"j", "n"}
+    assert names_of_guard(()) == frozenset()
+    assert read_names(store) == {"i", "table", "k", "j", "n", "x"}
+    assert names_of_stmt(store) == read_names(store) | {"y"}
+    assert names_of_stmt(Let("t", Temp(F, "u"))) == {"u"}
+    assert read_names(Prefetch("x", I)) == {"x", "i"}
+    assert names_of_stmt(Combine("c", I, Op.ADD, 4)) == {"c", "i"}
+    assert read_names(Loop(I, N, ())) == {"n"}
+    assert names_of_stmt(Barrier()) == frozenset()
+
+
+def test_what_indices_read_is_among_the_roots() -> None:
+    value = Load(F, "x", (J,))
+    found = roots(Store("y", I + AT, value, (InRange(J, 0, AT),)))
+    assert found == [AT.value, AT.value, value]
+    assert roots(Loop(I, 4, ())) == []
+
+
+def test_buffers_read_are_found_at_any_depth() -> None:
+    gather = Store("y", AT, Temp(F, "t"))
+    assert buffers_read((*BODY, Loop(K, 4, (gather,)))) == {"x", "s", "table"}

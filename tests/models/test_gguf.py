@@ -11,7 +11,7 @@ import pytest
 import weft
 from tests.models.test_decoders import IDS
 from weft import models, nn
-from weft.errors import FileError
+from weft.errors import ArgumentError, FileError
 from weft.io import gguf_metadata, load_gguf, save_gguf
 from weft.models import gguf
 from weft.models.gemma3 import Gemma3Config
@@ -100,3 +100,18 @@ def test_a_file_that_is_not_whole_is_refused_by_name(tmp_path: Path) -> None:
     save_gguf(tensors | {"output_norm.weight": weft.ones(2)}, tmp_path / "y.gguf", metadata)
     with pytest.raises(FileError, match=r"of shape \(2,\) in place of \(64,\)"):
         models.from_gguf(tmp_path / "y.gguf")
+
+
+def test_weights_of_equal_steps_multiply_in_integers(tmp_path: Path) -> None:
+    path, model = written(tmp_path / "x.gguf", "qwen3", BlockFormat.Q8_0)
+    found = models.from_gguf(path, activations="int8")
+    assert isinstance(found.lm_head, nn.IntegerLinear) and isinstance(found.embedding, nn.BlockEmbedding)
+    with weft.no_grad():
+        expected = model(weft.tensor(IDS)).numpy()
+        error = np.abs(found(weft.tensor(IDS)).numpy() - expected).max()
+    assert 0 < error < 0.03 * np.abs(expected).max()
+
+
+def test_other_activations_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="'float32' or 'int8', not 'int4'"):
+        models.from_gguf(written(tmp_path / "x.gguf", "qwen3", None)[0], activations="int4")

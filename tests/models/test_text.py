@@ -52,3 +52,8 @@ def test_the_command_line_writes_on(tmp_path: Path, capsys: pytest.CaptureFixtur
         t for (t,) in weft.models.generate(weft.models.from_pretrained(tmp_path), [inner.encode("AB")], 5)
     ]
     assert told == "AB" + inner.decode(expected) + "\n"
+    main(
+        ["generate", str(tmp_path), "AB", "--max-new-tokens", "5", "--draft", "lookup", "--draft-tokens", "2"]
+    )
+    found = capsys.readouterr()
+    assert found.out == told and found.err.startswith("Draft(lookup, 2): ")

@@ -21,6 +21,7 @@ from weft.ir import numerics
 from weft.ir.kernel.algorithm import ItemValue
 from weft.ir.loops import LoopKind
 from weft.ir.numerics import Tree
+from weft.ir.ops import Op
 from weft.scheduler.kernelize import kernelize
 from weft.scheduler.optimize.rules import schedule
 
@@ -339,3 +340,15 @@ def test_meshes_give_the_bits_of_one_device(world: int) -> None:
         for px, pw in ((Shard(0), Replicate()), (Replicate(), Shard(1)), (Shard(1), Shard(0))):
             several = f(distribute_tensor(x, mesh, [px]), distribute_tensor(w, mesh, [pw]))
             assert bits(*(t.full_tensor() for t in several)) == one, (px, pw)
+
+
+def test_a_product_that_is_summed_is_not_stored_beside_what_it_is_made_of() -> None:
+    """One row times what a kernel has to store: in memory, products would be rounded."""
+    a, w, row = (weft.tensor(array(*shape)) for shape in ((32, 16), (16, 16), (1, 32)))
+    with weft.numerics("same"):
+        from_memory = a @ w
+        from_memory.numpy()
+        wanted = (row @ from_memory).numpy()
+        assert np.array_equal((row @ (a @ w)).numpy(), wanted)
+        stored = [n for spec in kernelize([(row @ (a @ w)).value.node], 64) for n in spec.writes]
+    assert not any(n.op is Op.MUL for n in stored)

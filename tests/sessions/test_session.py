@@ -233,6 +233,95 @@ def test_threads_wait_for_each_other() -> None:
     assert not wrong
 
 
+def test_threads_share_a_pool_that_is_closed_meanwhile() -> None:
+    from threading import Thread
+
+    same: list[bool] = []
+    with weft.memory_pool(30_000) as pool:
+        sessions = [session(mlp, pool=pool) for _ in range(3)]
+        inputs = [floats(64, 16) for _ in range(4)]
+
+        def call(k: int) -> None:
+            mine, x = np.random.default_rng(k), inputs[k]
+            for n in range(6):
+                x[int(mine.integers(64))] = float(n)
+                found = sessions[(k + n) % 3](x).numpy().copy()
+                same.append(np.array_equal(found, anew(mlp, x).numpy()))
+
+        threads = [Thread(target=call, args=(k,)) for k in range(4)]
+        for t in threads:
+            t.start()
+        pool.__exit__()
+        for t in threads:
+            t.join()
+    assert same == [True] * 24 and pool.used_bytes() == 0
+
+
+def test_a_run_within_a_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with weft.memory_pool(1 << 20) as pool:
+        s, other, x = session(mlp, pool=pool), session(mlp, pool=pool), floats(64, 16)
+        s(x)
+        (form,) = s._forms.values()
+        execute = type(form)._execute
+
+        def interrupted(self, *args):  # as a handler of a signal would
+            monkeypatch.undo()
+            execute(self, *args)
+            for within in (lambda: s(x), lambda: other(x), s.stats, pool.__exit__):
+                with pytest.raises(ArgumentError, match="within a run"):
+                    within()
+
+        monkeypatch.setattr(type(form), "_execute", interrupted)
+        x[3] = floats(16)
+        assert np.array_equal(s(x).numpy(), anew(mlp, x).numpy())
+        assert np.array_equal(other(x).numpy(), anew(mlp, x).numpy())
+
+
+def test_a_forked_process_goes_on_by_itself() -> None:
+    import os
+    from threading import Event, Thread
+
+    s, x, done = session(mlp), floats(64, 16), Event()
+    s(x)
+
+    def others() -> None:
+        y = floats(64, 16)
+        while not done.is_set():
+            y[3] = 1.0
+            s(y)
+
+    busy = Thread(target=others)
+    busy.start()
+    try:
+        for k in range(3):
+            x[k] = 2.0
+            child = os.fork()
+            if child == 0:
+                same = np.array_equal(s(x).numpy(), anew(mlp, x).numpy())
+                os._exit(0 if same else 1)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        done.set()
+        busy.join()
+
+
+def test_weights_of_steps_of_an_optimizer_are_seen() -> None:
+    model, x = weft.nn.Linear(16, 4), floats(8, 16)
+    optimizer = weft.optim.Adam(model.parameters(), lr=0.1)
+    s = session(model)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    compiled = weft.compile(step)
+    for take in (step, compiled, compiled, step):
+        take()
+        assert np.array_equal(s(x).numpy(), anew(model, x).numpy())
+    assert s.stats().everything == 1
+
+
 def test_decoding_makes_one_plan_and_computes_one_row() -> None:
     emb, rows = weft.nn.Embedding(11, 16), 24
     maps = [weft.nn.Linear(16, 48) for _ in range(2)]

@@ -347,6 +347,15 @@ class BoxCopier(Protocol):
 
 
 @runtime_checkable
+class Foretold(Protocol):
+    """An executable that states what its runs take, as those of simulated devices do. Optional."""
+
+    def run_ns(self, variables: Sequence[int] = ()) -> float:
+        """The nanoseconds of a run, with these values of the variables, that waits for nothing."""
+        ...
+
+
+@runtime_checkable
 class Alike(Protocol):
     """A device that runs the code of others like it as it is, so that many are planned for as one. Optional."""
 

@@ -17,23 +17,19 @@ import math
 import pickle
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
 from weft.backends.disk.file import MappedFile
 from weft.backends.disk.format import StrPath, too_large
-from weft.core.args import broadcast as bc
-from weft.core.args import handle
-from weft.core.args.handle import wrap, wrap_constant
-from weft.core.execute import devices, files
-from weft.core.execute.run import deferred
+from weft.core.execute import devices
+from weft.core.functions import stored
 from weft.core.layout import movement
 from weft.core.tensor.sizes import Size
 from weft.core.tensor.tensor import Tensor
-from weft.core.views import views
 from weft.errors import FileDTypeError, FileFormatError
 from weft.io import allowed, numpy_pickles
 from weft.io.archive import MAX_EXPANSION, Archive
@@ -43,10 +39,6 @@ from weft.io.source import Reading, Source, opened
 from weft.io.unpickling import Machine, Malformed, shown
 from weft.ir import dtypes
 from weft.ir.dtypes import DTYPES, DType
-from weft.ir.graph import Node
-
-if TYPE_CHECKING:
-    from weft.autograd.value import Value
 
 STORAGES = {
     "DoubleStorage": dtypes.float64, "FloatStorage": dtypes.float32, "HalfStorage": dtypes.float16,
@@ -103,13 +95,13 @@ class Loaded:
 class _Made:
     """A tensor of the file, and what it shows of which storage."""
 
-    tensor: Tensor
     storage: _Storage
     dtype: DType
     offset: int
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     needs_grad: bool
+    tensor: Tensor = field(init=False)
 
     @property
     def geometry(self) -> tuple[Any, ...]:
@@ -196,8 +188,8 @@ class SafeReader:
         offset += storage.offset
         count = storage.count // (kind.itemsize if storage.type.dtype is None else 1)
         self._check(kind, count, offset, shape, steps)
-        made = _Made(wrap(_NOTHING), storage, kind, offset, shape, steps, grad is True and kind.is_float)
-        made.tensor.value = self._value(made)
+        made = _Made(storage, kind, offset, shape, steps, grad is True and kind.is_float)
+        made.tensor = self._elements(made)
         self._note(made)
         return made.tensor
 
@@ -219,7 +211,7 @@ class SafeReader:
                 f"{what} shows its {count:,} elements too often; if you trust it, say max_expansion="
             )
 
-    def _value(self, m: _Made) -> Value:
+    def _elements(self, m: _Made) -> Tensor:
         """The elements as a leaf: without dimensions of step 0, which show them again, and then with these."""
         once = tuple([n if s or n < 2 else 1 for n, s in zip(m.shape, m.stride, strict=True)])
         location = m.storage.location
@@ -227,13 +219,14 @@ class SafeReader:
             self.homes[location] = self.place(location)
         home = self.homes[location]
         if home is None:
-            value = wrap_constant(self._on_disk(m, once)).value
+            elements = self._on_disk(m, once)
         else:
-            read = _Elements(m.storage.bytes, m.dtype, m.offset, once, m.stride)
-            value = wrap_constant(deferred(once, m.dtype, home, read)).value
-        return value if once == m.shape else bc.expand(value, m.shape)
+            elements = stored.read_later(
+                once, m.dtype, home, _Elements(m.storage.bytes, m.dtype, m.offset, once, m.stride)
+            )
+        return elements if once == m.shape else movement.expand(elements, m.shape)
 
-    def _on_disk(self, m: _Made, shape: tuple[int, ...]) -> Node:
+    def _on_disk(self, m: _Made, shape: tuple[int, ...]) -> Tensor:
         begin = m.storage.bytes.begin
         if begin is None or not isinstance(self.source, MappedFile):
             raise FileFormatError(
@@ -242,10 +235,10 @@ class SafeReader:
             )
         size = m.dtype.itemsize
         if 0 in shape or _is_row_major(shape, m.stride):
-            return files.leaf(self.source, begin + (0 if 0 in shape else m.offset * size), m.dtype, shape)
+            return stored.in_file(self.source, begin + (0 if 0 in shape else m.offset * size), m.dtype, shape)
         last = sum((n - 1) * s for n, s in zip(shape, m.stride, strict=True))
-        flat = files.leaf(self.source, begin + m.offset * size, m.dtype, (last + 1,))
-        return strided(wrap_constant(flat), shape, m.stride, 0).value.node
+        flat = stored.in_file(self.source, begin + m.offset * size, m.dtype, (last + 1,))
+        return stored.strided(flat, shape, m.stride, 0)
 
     def _note(self, m: _Made) -> None:
         self.at[id(m.tensor)] = len(self.made)
@@ -257,9 +250,7 @@ class SafeReader:
         if at is None:
             raise self.bad(f"a parameter of {shown(data)}")
         m = self.made[at]
-        out = object.__new__(_parameter_class())
-        out.value = m.tensor.value
-        handle.made(out)
+        out = stored.of_class(m.tensor, _parameter_class())
         m.tensor, m.needs_grad = out, requires_grad is True and m.dtype.is_float
         self.at[id(out)] = at
         return out
@@ -276,11 +267,9 @@ class SafeReader:
         if not isinstance(kind, type) or not issubclass(kind, Tensor):
             return plain
         m = self.made[self.at[id(plain)]]
-        out = object.__new__(kind)
-        out.value = plain.value
+        out = stored.of_class(plain, kind)
         if isinstance(state, dict):
             out.__dict__.update(cast("dict[str, Any]", state))
-        handle.made(out)
         m.tensor = out
         self.at[id(out)] = self.at[id(plain)]
         return out
@@ -309,20 +298,13 @@ class SafeReader:
             None,
         )
         if base is None:
-            flat = _Made(wrap(_NOTHING), group[0].storage, group[0].dtype, 0, (whole,), (1,), False)
-            flat.tensor.value = self._value(flat)
-            base = flat
+            base = _Made(group[0].storage, group[0].dtype, 0, (whole,), (1,), False)
+            base.tensor = self._elements(base)
         for m in group:
             if m is base:
                 continue
-            steps = [views.ViewStep(views.without_history)]
-            if m.geometry == base.geometry:
-                m.tensor.value = views.without_history(base.tensor).value
-            else:
-                steps = [views.ViewStep(strided, (m.shape, m.stride, m.offset)), *steps]
-                elements = views.without_history(base.tensor)
-                m.tensor.value = strided(elements, m.shape, m.stride, m.offset).value
-            views.compose_views(base.tensor, m.tensor, steps)
+            same = m.geometry == base.geometry
+            stored.share(base.tensor, m.tensor, None if same else (m.shape, m.stride, m.offset))
 
     # --- names
 
@@ -386,7 +368,6 @@ class SafeReader:
             raise Malformed(f"a state for a {kind.__name__}")
 
 
-_NOTHING = bc.scalar(0, dtypes.float32, ())
 _LACKING = frozenset(
     f"torch.{name}"
     for name in (
@@ -421,43 +402,6 @@ def _is_row_major(shape: Sequence[int], stride: Sequence[int]) -> bool:
             return False
         step *= n
     return True
-
-
-def strided(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> Tensor:
-    """The view of a storage, as a tensor of one dimension or flattened, that torch describes so: slices, permutations
-    and expansions where they suffice, since they cost nothing, else element by element."""
-    flat = movement.reshape(x, -1)
-    once = [n if s else 1 for n, s in zip(size, stride, strict=True)]
-    found = _sliced(flat, once, stride, offset) if math.prod(once) else None
-    if found is None:
-        from weft.core.functions.arrangement import as_strided
-
-        found = as_strided(flat, once, stride, offset)
-    return found if once == list(size) else movement.expand(found, list(size))
-
-
-def _sliced(flat: Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> Tensor | None:
-    """The view as slices of rows of rows; None where it is none, as with windows that overlap.
-
-    A step of s is a row of s elements, of which the smaller steps show some.
-    """
-    order = sorted(range(len(size)), key=lambda k: -stride[k])
-    shape: list[int] = []
-    length, out = flat.numel(), flat
-    assert isinstance(length, int)
-    for k in order:
-        n, s = size[k], stride[k]
-        if n == 1:
-            continue
-        begin = offset - offset % s
-        if begin + n * s > length:
-            return None
-        out = movement.reshape(movement.narrow(out, -1, begin, n * s), [*shape, n, s])
-        shape.append(n)
-        length, offset = s, offset % s
-    out = movement.reshape(movement.narrow(out, -1, offset, 1), [size[k] for k in order])
-    back = [order.index(k) for k in range(len(order))]
-    return out if back == sorted(back) else movement.permute(out, back)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,12 +22,12 @@ import numpy as np
 from weft.backends.disk.file import MappedFile, open_regular
 from weft.backends.disk.format import StrPath, located
 from weft.backends.disk.writing import replacing
-from weft.core.args.handle import wrap_constant
 from weft.core.execute import files
 from weft.core.execute.devices import get_default_device
-from weft.core.execute.run import deferred, device_name
+from weft.core.execute.run import device_name
 from weft.core.functional.ggml import BlockFormat, BlockTensor
 from weft.core.functional.quantization import known
+from weft.core.functions.stored import in_file, read_later
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, FileFormatError
 from weft.io.safetensors import Part
@@ -142,10 +142,10 @@ def _tensor(
 ) -> Tensor:
     if home is not None:
         part = Part(source, begin, end, dtype)
-        return wrap_constant(deferred(shape, dtype, home, part, part.let_go))
+        return read_later(shape, dtype, home, part, part.let_go)
     if not isinstance(source, MappedFile):
         raise ArgumentError(f"load: {source.path} is in memory; device='disk' needs the path of a file")
-    return wrap_constant(files.leaf(source, begin, dtype, shape))
+    return in_file(source, begin, dtype, shape)
 
 
 def gguf_metadata(path: StrPath) -> Metadata:

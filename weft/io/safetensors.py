@@ -14,10 +14,10 @@ import numpy as np
 from weft.backends.disk.file import MappedFile, open_regular
 from weft.backends.disk.format import DTYPES, Header, StrPath, header_of, located, read_header
 from weft.backends.disk.writing import replacing
-from weft.core.args.handle import wrap_constant
 from weft.core.execute import files
 from weft.core.execute.devices import get_default_device
-from weft.core.execute.run import deferred, device_name
+from weft.core.execute.run import device_name
+from weft.core.functions.stored import in_file, read_later
 from weft.core.layout.creation import as_tensor
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
@@ -62,11 +62,10 @@ def tensors_in(source: Source, header: Header, home: str | None) -> dict[str, Te
                 raise ArgumentError(
                     f"load: {source.path} is in memory; device='disk' needs the path of a file"
                 )
-            node = files.leaf(source, begin, e.dtype, e.shape)
+            tensors[e.name] = in_file(source, begin, e.dtype, e.shape)
         else:
             part = Part(source, begin, end, e.dtype)
-            node = deferred(e.shape, e.dtype, home, part, part.let_go)
-        tensors[e.name] = wrap_constant(node)
+            tensors[e.name] = read_later(e.shape, e.dtype, home, part, part.let_go)
     return tensors
 
 

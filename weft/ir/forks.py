@@ -1,5 +1,5 @@
 """Locks in a process that was forked while other threads held them: those threads are not there to release them."""
-# Tests: tests/test_caches.py
+# Tests: tests/test_caches.py, tests/core/execute/test_threads.py
 
 from __future__ import annotations
 

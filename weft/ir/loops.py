@@ -4,7 +4,7 @@ A `Program` is one kernel: parameters in global memory, runtime integer variable
 buffer is flat; an access names a buffer and one offset expression. Index variables are 64-bit signed integers.
 Execution is sequential but for what a loop's kind allows; the `dummy` backend's interpreter defines the meaning.
 """
-# Tests: tests/ir/test_loops_verify.py
+# Tests: tests/ir/test_loops_verify.py, tests/ir/test_loops_names.py, tests/ir/passes/test_golden.py
 
 from __future__ import annotations
 

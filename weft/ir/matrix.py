@@ -7,6 +7,8 @@ of which some count threads (LANE) and some count the registers of one thread (E
 `(ELEMENT 2, LANE 8)` says: row 8 * e + g is element e of the threads with number g. Threads are numbered by the row's
 LANE factors, then the column's. A schedule that splits its loops by these factors keeps every element of the result in
 the registers of the one thread that its unit puts it in, and reads it there like any other value.
+
+Units of single threads: each lane of 32 bits adds the products of its four pairs of bytes to its sum (`bytes_of`).
 """
 # Tests: tests/scheduler/optimize/test_gpu_matrix.py
 
@@ -16,7 +18,13 @@ from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
+from weft.ir import dtypes
 from weft.ir.dtypes import DType
+from weft.ir.expr import Expr, ScalarCall
+from weft.ir.ops import Op
+
+TERMS = 4
+"""The bytes of a lane of 32 bits: as many products of bytes are summed in it at once."""
 
 
 class Role(Enum):
@@ -56,3 +64,16 @@ class MatrixUnit:
 
     def __str__(self) -> str:
         return f"m{self.m}n{self.n}k{self.k} {self.operand.name}"
+
+
+def bytes_of(e: Expr) -> tuple[Expr, Expr] | None:
+    """The two integers of 8 bits that an int32 is the product of."""
+    if not isinstance(e, ScalarCall) or e.op is not Op.MUL or e.dtype is not dtypes.int32:
+        return None
+    a, b = (_byte(x) for x in e.args)
+    return None if a is None or b is None else (a, b)
+
+
+def _byte(e: Expr) -> Expr | None:
+    inner = e.args[0] if isinstance(e, ScalarCall) and e.op is Op.CAST else None
+    return inner if inner is not None and inner.dtype in (dtypes.int8, dtypes.uint8) else None

@@ -1,5 +1,4 @@
 """Graphs made anew from graphs: one walk, inputs before users, that says of each node what takes its place."""
-# Tests: tests/ir/test_calls.py
 
 from __future__ import annotations
 

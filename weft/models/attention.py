@@ -1,7 +1,9 @@
-"""Attention of decoders: several query heads share a key head, tokens see what comes before them."""
+"""Attention: of decoders, several query heads share a key head and tokens see what comes before them."""
 # Tests: tests/models/test_decoders.py
 
 from __future__ import annotations
+
+from typing import Any
 
 import weft.nn.functional as F
 from weft import Tensor
@@ -11,6 +13,15 @@ from weft.models.cache import Cache, Positions
 def heads(x: Tensor, count: int) -> Tensor:
     """Features as heads.   Shapes: (b, t, h * e) -> (b, h, t, e)."""
     return x.reshape(x.shape[0], x.shape[1], count, -1).transpose(1, 2)
+
+
+def mix(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, **how: Any) -> Tensor:
+    """softmax(mask(query @ key.T * scale)) @ value, the heads side by side.
+
+    `mask`: True where a query sees a key, broadcast to (b, h, t, s). `how`: further arguments of
+    `scaled_dot_product_attention`. Shapes: query (b, h, t, e), key and value (b, h, s, e) -> (b, t, h * e).
+    """
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, **how).transpose(1, 2).flatten(2)
 
 
 def attend(
@@ -30,15 +41,7 @@ def attend(
     Shapes: query (b, h, t, e), key and value (b, g, t, e), g dividing h -> (b, t, h * e).
     """
     if cache is not None:
-        key, value = cache.add(layer, key, value, positions.slots)
+        key, value = cache.add(layer, key, value, positions)
     mask = positions.mask(window)
-    out = F.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=mask,
-        is_causal=mask is None,
-        scale=scale,
-        enable_gqa=query.shape[1] != key.shape[1],
-    )
-    return out.transpose(1, 2).flatten(2)
+    shared = query.shape[1] != key.shape[1]
+    return mix(query, key, value, mask, is_causal=mask is None, scale=scale, enable_gqa=shared)

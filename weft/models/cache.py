@@ -1,11 +1,11 @@
 """Keys and values of the tokens that were computed before, and where new ones stand.
 
-All is state on the device, the number of tokens too: one compiled step serves every position.
+All is state on the device, the number of tokens of each sequence too: one compiled step serves every position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import weft
@@ -15,39 +15,34 @@ from weft.errors import ArgumentError, ShapeError
 
 @dataclass(frozen=True)
 class Positions:
-    """The places of tokens: `at`, (b or 1, t), in their sequences; `slots`, (t,), among the `count` places of keys.
+    """The positions `at` of tokens in their sequences, (b or 1, t), among `count` places of keys that they may see.
 
-    `first`, (b, 1): the place of each sequence's first token, where sequences begin at different places. `whole`: the
-    tokens are all that there are, in order.
+    `whole`: the tokens are all that there are of each sequence, in order. `places`: where in a cache their keys go,
+    (b * t,), of all of its rows in one; beyond the last for tokens that are none.
     """
 
     at: Tensor
-    slots: Tensor
     count: int
-    first: Tensor | None = None
     whole: bool = False
+    places: Tensor | None = None
 
     @classmethod
-    def of(cls, ids: Tensor, first: Tensor | None = None) -> Positions:
+    def of(cls, ids: Tensor) -> Positions:
         """Positions of whole sequences (b, t)."""
         count = tokens(ids)
-        slots = weft.arange(count, device=ids.device)
-        return cls(_from(slots, first), slots, count, first, True)
+        return cls(weft.arange(count, device=ids.device)[None], count, True)
 
     def mask(self, window: int | None = None) -> Tensor | None:
         """True where a token sees a place: (b or 1, 1, t, count). None: each sees those up to its own."""
         if window is not None and window >= self.count:
             window = None
-        if self.whole and self.first is None and window is None:
+        if self.whole and window is None:
             return None
-        places = weft.arange(self.count, device=self.slots.device)
-        behind = self.slots[:, None] - places
+        behind = self.at[:, :, None] - weft.arange(self.count, device=self.at.device)
         seen = behind >= 0
         if window is not None:
             seen = seen & (behind < window)
-        seen = seen[None, None]
-        # a place before its sequence sees itself, so that nothing sees nothing
-        return seen if self.first is None else seen & ((places >= self.first[:, None, None]) | (behind == 0))
+        return seen[:, None]
 
 
 def tokens(ids: Tensor) -> int:
@@ -58,16 +53,13 @@ def tokens(ids: Tensor) -> int:
     return shape[1]
 
 
-def _from(slots: Tensor, first: Tensor | None) -> Tensor:
-    return slots[None] if first is None else (slots - first).clamp(min=0)
-
-
 class Cache:
     """Room for the keys and values of `size` tokens of `batch` sequences in each layer.
 
-    `heads`, `features`: of the keys of each layer. `first`: how many places before each sequence are padding.
+    `heads`, `features`: of the keys of each layer. `length`, (batch,): how many tokens of each sequence are there;
+    with fewer, those behind are forgotten.
 
-    >>> cache = weft.models.Cache.of(model, batch=1, size=256)
+    >>> cache = model.cache(batch=1, size=256)
     >>> logits = model(prompt, cache=cache)
     >>> logits = model(next_ids, cache=cache)      # sees the prompt
     """
@@ -82,33 +74,57 @@ class Cache:
         *,
         dtype: weft.DType = weft.float32,
         device: str | None = None,
-        first: Sequence[int] | None = None,
     ) -> None:
         def empty() -> Tensor:
-            return weft.zeros(batch, heads, size, features, dtype=dtype, device=device).realize()
+            return weft.zeros(heads, batch * size, features, dtype=dtype, device=device).realize()
 
-        self.size = size
+        self.batch, self.size = batch, size
         self.keys = [empty() for _ in range(layers)]
         self.values = [empty() for _ in range(layers)]
-        self.length = weft.zeros((), dtype=weft.int64, device=device).realize()
-        self.first: Tensor | None = None
-        if first is not None and any(first):
-            self.first = weft.tensor(list(first), device=device)[:, None].realize()
+        self.length = weft.zeros(batch, dtype=weft.int64, device=device).realize()
+        self.rows: Tensor | None = None
+        self.seen = size
 
-    def positions(self, ids: Tensor) -> Positions:
-        """Positions of further tokens (b, t)."""
+    def part(self, length: Tensor, rows: Tensor | None = None, seen: int | None = None) -> Cache:
+        """The same memory as the cache of some `rows`, (b,), or of all, that have `length` tokens, (b,), and see the
+        first `seen` places."""
+        part = copy(self)
+        part.length, part.rows, part.seen = length + 0, rows, seen or self.size
+        return part
+
+    def clear(self, row: int) -> None:
+        """Sets the keys and values of a row to 0."""
+        for x in (*self.keys, *self.values):
+            x[:, row * self.size : (row + 1) * self.size] = 0
+            x.realize()
+
+    def positions(self, ids: Tensor, counts: Tensor | None = None, first: bool = False) -> Positions:
+        """Positions of further tokens (b, t), of which each sequence has `counts`, (b,). `first`: none were before."""
         count = tokens(ids)
         if count > self.size:
             raise ArgumentError(f"Cache: {count} tokens do not fit into room for {self.size}")
-        slots = self.length + weft.arange(count, device=ids.device)
-        return Positions(_from(slots, self.first), slots, self.size, self.first)
+        steps = weft.arange(count, device=ids.device)[None]
+        at = steps if first else self.length[:, None] + steps
+        rows = weft.arange(self.batch, device=ids.device) if self.rows is None else self.rows
+        there = at < self.size if counts is None else (at < self.size) & (steps < counts[:, None])
+        places = weft.where(there, rows[:, None] * self.size + at, self.batch * self.size)
+        return Positions(at, count if first else self.seen, first, places.flatten())
 
-    def add(self, layer: int, key: Tensor, value: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of a layer with those of new tokens, (b, h, t, e), at their slots."""
-        self.keys[layer].index_copy_(2, slots, key)
-        self.values[layer].index_copy_(2, slots, value)
-        return self.keys[layer], self.values[layer]
+    def add(self, layer: int, key: Tensor, value: Tensor, positions: Positions) -> tuple[Tensor, Tensor]:
+        """Keys and values that new tokens see, (b, h, count, e), when theirs, (b, h, t, e), are at their places."""
+        new, kept = (key, value), (self.keys[layer], self.values[layer])
+        assert positions.places is not None
+        for x, y in zip(new, kept, strict=True):
+            source = x.transpose(0, 1).flatten(1, 2)
+            y.scatter_(1, positions.places[None, :, None].expand(source.shape), source)
+        if positions.whole:
+            return new
+        return self._seen(kept[0]), self._seen(kept[1])
 
-    def advance(self, count: int) -> None:
-        """Let the next tokens come behind these."""
+    def _seen(self, x: Tensor) -> Tensor:
+        x = x.reshape(x.shape[0], self.batch, self.size, x.shape[2])[:, :, : self.seen]
+        return (x if self.rows is None else x.index_select(1, self.rows)).transpose(0, 1)
+
+    def advance(self, count: int | Tensor) -> None:
+        """Let the next tokens come behind these, `count` of each sequence, or of all, (b,)."""
         self.length.add_(count)

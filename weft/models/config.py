@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
+from functools import partial
 from typing import Any, ClassVar, Self
 
+import weft.nn.functional as F
+from weft import Tensor
 from weft.errors import ArgumentError
 
 NEUTRAL = frozenset({
@@ -24,8 +27,10 @@ class Config:
     """The base of configurations: dataclasses with the fields of config.json under their names.
 
     `only`: fields that are honoured at these values alone, which are what their absence means. `aliases`: other names.
+    `neutral`: fields that, besides `NEUTRAL`, change nothing.
     """
 
+    neutral: ClassVar[frozenset[str]] = frozenset()
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     aliases: ClassVar[Mapping[str, str]] = {}
 
@@ -42,7 +47,7 @@ class Config:
         wrong += [
             f"{k}={v!r} is unknown"
             for k, v in given.items()
-            if k not in known and k not in cls.only and k not in NEUTRAL
+            if k not in known and k not in cls.only and k not in NEUTRAL | cls.neutral
         ]
         wrong += [f"{k} is missing" for k, f in known.items() if k not in given and f.default is MISSING]
         if wrong:
@@ -55,6 +60,19 @@ class Config:
             raise ArgumentError(
                 f"{type(self).__name__}: {field} has {_either(tuple(sorted(unknown)))}, not supported"
             )
+
+
+_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu, "gelu_new": partial(F.gelu, approximate="tanh"),
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"), "relu": F.relu, "silu": F.silu, "swish": F.silu,
+}  # fmt: skip
+
+
+def activation(name: str) -> Callable[[Tensor], Tensor]:
+    """The function that configurations have this name for. ArgumentError for one that weft does not know."""
+    if name not in _ACTIVATIONS:
+        raise ArgumentError(f"the activation {name!r} is not supported (only {_either(tuple(_ACTIVATIONS))})")
+    return _ACTIVATIONS[name]
 
 
 def _either(options: tuple[Any, ...]) -> str:

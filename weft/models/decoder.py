@@ -3,22 +3,24 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, Self
 
 import weft
 from weft import Tensor, nn
+from weft.autograd import checkpoint
 from weft.errors import ArgumentError, DTypeError
 from weft.models.cache import Cache, Positions, tokens
+from weft.models.pretrained_module import PretrainedModule
 
 
-class Decoder(nn.Module):
+class Decoder(PretrainedModule):
     """Logits of the token after each: (b, t) of int -> (b, t, vocabulary).
 
     A subclass defines `hidden`, the last features, and `embedding`; `head` makes logits of these.
     """
 
-    kinds: ClassVar[tuple[str, ...]] = ()
-    """The `model_type`s of config.json that it is."""
+    left_out = ("rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")  # tables, in old files
     vocabulary: int
     longest: int
     lm_head: nn.Linear
@@ -32,37 +34,49 @@ class Decoder(nn.Module):
         super().__init__()
         self._kept = layers, key_heads, features
 
-    def cache(self, batch: int, size: int, first: Any = None) -> Cache:
+    def cache(self, batch: int, size: int) -> Cache:
         """Room for the keys and values of `size` tokens of `batch` sequences; see `Cache`."""
         layers, key_heads, features = self._kept
         weight = next(self.parameters())
-        return Cache(
-            layers,
-            batch,
-            key_heads,
-            size,
-            features,
-            dtype=weight.dtype,
-            device=str(weight.device),
-            first=first,
-        )
+        return Cache(layers, batch, key_heads, size, features, dtype=weight.dtype, device=str(weight.device))
+
+    def checkpoint_layers(self, on: bool = True) -> Self:
+        """Have each layer computed again for gradients, so that training keeps what goes into layers and no more.
+
+        Source: Chen et al. 2016, arXiv:1604.06174.
+        """
+        layers = next(m for m in self.modules() if isinstance(m, nn.ModuleList))
+        for layer in layers:
+            layer.__dict__.pop("forward", None)
+            if on:
+                layer.__dict__["forward"] = partial(checkpoint, layer.forward)
+        return self
 
     def forward(
-        self, ids: Tensor, cache: Cache | None = None, first: Tensor | None = None, last: bool = False
+        self,
+        ids: Tensor,
+        cache: Cache | None = None,
+        counts: Tensor | None = None,
+        first: bool = False,
+        last: bool = False,
     ) -> Tensor:
-        """Logits. `cache`: the tokens come behind those in it, and are added. `first`, (b, 1): where each sequence
-        begins, without a cache. `last`: of the last token only, (b, 1, vocabulary)."""
+        """Logits. `cache`: the tokens come behind those in it, and are added. `counts`, (b,): how many tokens of each
+        sequence are meant, those behind being none. `first`: nothing is in the cache yet. `last`: of the last token of
+        each sequence only, (b, 1, vocabulary)."""
         count = tokens(ids)
         if ids.dtype.is_float:
             raise DTypeError(f"{type(self).__name__}: needs ids of integers, got {ids.dtype.name}")
-        if cache is not None and first is not None:
+        if cache is None and (first or counts is not None):
             raise ArgumentError(
-                f"{type(self).__name__}: the cache knows where sequences begin; leave `first` out"
+                f"{type(self).__name__}: `first` and `counts` are about a cache, and there is none"
             )
-        positions = Positions.of(ids, first) if cache is None else cache.positions(ids)
+        positions = Positions.of(ids) if cache is None else cache.positions(ids, counts, first)
         x = self.hidden(ids, positions, cache)
         if cache is not None:
-            cache.advance(count)
+            cache.advance(count if counts is None else counts)
+        if last and counts is not None:
+            at = (counts - 1).clamp(min=0)[:, None, None]
+            x = x.gather(1, at.expand(x.shape[0], 1, x.shape[2]))
         return self.head(x[:, -1:] if last else x)
 
     def hidden(self, ids: Tensor, positions: Positions, cache: Cache | None) -> Tensor:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft import Tensor, nn
-from weft.errors import FileFormatError
+from weft.errors import ArgumentError, FileFormatError
 from weft.io.gguf import load_with_metadata
 from weft.models.decoder import Decoder
 from weft.models.gemma3 import Gemma3, Gemma3Config
@@ -51,14 +51,22 @@ class _Kind:
     weight: Callable[[str, Weight, Any], Weight] = lambda name, w, config: w
 
 
-def from_gguf(path: str | os.PathLike[str], device: str | None = None) -> Decoder:
+def from_gguf(
+    path: str | os.PathLike[str], device: str | None = None, *, activations: str = "float32"
+) -> Decoder:
     """The model in a GGUF file, for inference: `llama`, `qwen3` or `gemma3`.
 
     The file is mapped; weights in a block format keep it, and products widen them as they load them, in float32.
+    With activations="int8", what weights in blocks of equal steps are multiplied with is rounded to 8 bits in blocks
+    of 32, and multiplied in integers: faster, with the error that `nn.IntegerLinear` states. Weights in tables (IQ4,
+    MXFP4) are multiplied in floats still.
+
     FileNotFoundError and FileError for what is not there, damaged, of another architecture, or lacks a weight.
 
     >>> model = weft.models.from_gguf("Qwen3-0.6B-Q8_0.gguf")
     """
+    if activations not in ("float32", "int8"):
+        raise ArgumentError(f"from_gguf: activations are 'float32' or 'int8', not {activations!r}")
     metadata, tensors = load_with_metadata(path, device)
     arch = metadata.get("general.architecture")
     kind = _KINDS.get(str(arch))
@@ -82,7 +90,7 @@ def from_gguf(path: str | os.PathLike[str], device: str | None = None) -> Decode
     if tied:
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
     _check(model, weights, path)
-    _assign(model, weights)
+    _assign(model, weights, activations == "int8")
     if tied and isinstance(model.lm_head, nn.Linear):
         model.lm_head.weight = model.embedding.weight
     return model.eval()
@@ -113,8 +121,8 @@ def _check(model: Decoder, weights: Mapping[str, Weight], path: object) -> None:
         )
 
 
-def _assign(model: Decoder, weights: Mapping[str, Weight]) -> None:
-    """Let the weights be the model's own, blocks in layers of their own."""
+def _assign(model: Decoder, weights: Mapping[str, Weight], integers: bool) -> None:
+    """Let the weights be the model's own, blocks in layers of their own, those that can multiply in `integers`."""
     plain = {n: w for n, w in weights.items() if isinstance(w, Tensor)}
     model.load_state_dict({**model.state_dict(), **plain}, assign=True)
     for name, w in weights.items():
@@ -122,9 +130,11 @@ def _assign(model: Decoder, weights: Mapping[str, Weight]) -> None:
             place = name.removesuffix(".weight")
             old = model.get_submodule(place)
             bias = plain.get(f"{place}.bias")
-            model.set_submodule(
-                place, nn.BlockEmbedding(w) if isinstance(old, nn.Embedding) else nn.BlockLinear(w, bias)
-            )
+            if isinstance(old, nn.Embedding):
+                layer: nn.Module = nn.BlockEmbedding(w)
+            else:
+                layer = (nn.IntegerLinear if integers and w.format.even else nn.BlockLinear)(w, bias)
+            model.set_submodule(place, layer)
 
 
 def _sizes(m: Mapping[str, Any], arch: str, vocabulary: int) -> dict[str, Any]:

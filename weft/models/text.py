@@ -12,6 +12,9 @@ from weft.errors import FileFormatError
 from weft.io import gguf_metadata
 from weft.models.gguf_text import ends_of, tokenizer_of
 
+_LONGEST = 8
+"""Tokens that may be one character's: behind that many, bytes are none."""
+
 
 class Tokenizer:
     """The tokenizer of a folder, its tokenizer.json, or of a GGUF file. `ends`: the ids that end a text, as these name.
@@ -45,29 +48,59 @@ class Tokenizer:
             raise FileFormatError(f"Tokenizer: {path} is damaged: {error}") from None
         self.ends = _ends(Path(folder))
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text, with those that a model wants in front."""
-        return list(self._inner.encode(text).ids)
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """The ids of a text, with those that a model wants in front unless `special` is false."""
+        return list(self._inner.encode(text, add_special_tokens=special).ids)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, without those that are no text."""
         return self._inner.decode(list(ids))
 
+    def token(self, i: int) -> str:
+        """An id by itself, as the vocabulary has it; "" for one that is not there."""
+        return self._inner.id_to_token(i) or ""
+
+    def pieces(self) -> Pieces:
+        """A new `Pieces`, for ids that come one by one."""
+        return Pieces(self)
+
     def stream(self, ids: Iterable[int]) -> Iterator[str]:
         """The text of ids piece by piece, as they come; a character of several tokens comes with its last."""
-        seen: list[int] = []
-        told = ""
+        pieces = Pieces(self)
         for i in ids:
-            seen.append(i)
-            text = self.decode(seen)
-            if text.endswith("\ufffd"):
-                continue
-            if len(text) > len(told):
-                yield text[len(told) :]
-                told = text
-        rest = self.decode(seen)[len(told) :]
+            text = pieces.add(i)
+            if text:
+                yield text
+        rest = pieces.rest()
         if rest:
             yield rest
+
+
+class Pieces:
+    """The text of ids that come one by one. Only the last few are decoded each time: what a token adds may depend on
+    the piece before it."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._told = 0  # of these, how many belong to pieces that were given
+
+    def add(self, i: int) -> str:
+        """The text that another id adds; "" in the middle of a character."""
+        self._ids.append(i)
+        text = self._text()
+        if text.endswith("\ufffd") and len(self._ids) - self._told < _LONGEST:
+            return ""
+        self._ids, self._told = self._ids[self._told :], len(self._ids) - self._told
+        return text
+
+    def rest(self) -> str:
+        """The text that is left when no more ids come."""
+        return self._text()
+
+    def _text(self) -> str:
+        before = self._tokenizer.decode(self._ids[: self._told])
+        return self._tokenizer.decode(self._ids)[len(before) :]
 
 
 def _ends(folder: Path) -> list[int]:

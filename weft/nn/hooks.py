@@ -29,6 +29,10 @@ MODULE_REGISTRATION: dict[int, Hook] = OrderedDict()
 PARAMETER_REGISTRATION: dict[int, Hook] = OrderedDict()
 
 
+CALLED = (FORWARD_PRE, FORWARD, FORWARD_WITH_KWARGS, FORWARD_ALWAYS, BACKWARD_PRE, BACKWARD)
+"""The hooks that are called around each module."""
+
+
 class _Any:
     """A flag that each call of a module looks at: hooks of all modules are to be called."""
 

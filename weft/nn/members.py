@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
+from weft.core.execute import edits
+
 if TYPE_CHECKING:
     from weft.nn.module import Module
 
@@ -46,6 +48,7 @@ class Members(OrderedDict[str, Any]):
         super().__setitem__(name, value)
         for attributes in self._attributes():
             attributes[name] = value
+        edits.note()
 
     def __delitem__(self, name: str) -> None:
         value = self[name]
@@ -53,6 +56,7 @@ class Members(OrderedDict[str, Any]):
         for attributes in self._attributes():
             if attributes.get(name, _MISSING) is value:
                 del attributes[name]
+        edits.note()
 
     def pop(self, key: str, default: Any = _MISSING) -> Any:
         if key not in self and default is not _MISSING:
@@ -108,4 +112,5 @@ def adopt(module: Module, slot: str, given: Mapping[str, Any]) -> Members:
                 del vars(module)[name]
     vars(module)[slot] = made
     made.belong(module)
+    edits.note()
     return made

@@ -12,7 +12,7 @@ import numpy as np
 from weft.core.args.axes import known_sizes, new_shape
 from weft.core.args.defaults import get_default_dtype
 from weft.core.args.modes import no_grad
-from weft.core.execute import tracing
+from weft.core.execute import edits, tracing
 from weft.core.grad.differentiate import RemovableHandle
 from weft.core.layout.creation import as_tensor, empty_like, tensor, zeros_like
 from weft.core.tensor.tensor import Tensor
@@ -176,6 +176,10 @@ class Module:
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def __setattr__(self, name: str, value: Any) -> None:
+        self._assign_attribute(name, value)
+        edits.note()
+
+    def _assign_attribute(self, name: str, value: Any) -> None:
         if isinstance(value, Parameter):
             self._members("_parameters", "assign parameters")
             self._forget(name, "_parameters")
@@ -216,6 +220,10 @@ class Module:
             object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
+        self._remove_attribute(name)
+        edits.note()
+
+    def _remove_attribute(self, name: str) -> None:
         own = self.__dict__
         for kind in KINDS:
             if name in own.get(kind, ()):

@@ -17,7 +17,6 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from weft.core.args.modes import is_grad_enabled, set_grad_enabled
 from weft.core.compile.lifting import Lifted, lifting
-from weft.core.composed.composite import without_calls
 from weft.core.execute import tracing
 from weft.core.execute.realization import realize
 from weft.core.grad.differentiate import RemovableHandle
@@ -224,7 +223,7 @@ class Optimizer(Hooked):
             self.__dict__["_stepping"] = True
             try:
                 with lifting(self.__dict__.setdefault("_lifted", Lifted())):
-                    out = without_calls(func)(self, *args, **kwargs)
+                    out = func(self, *args, **kwargs)
             finally:
                 del self.__dict__["_stepping"]
             self.compute()

@@ -8,14 +8,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import ge, le, lt
-from typing import TYPE_CHECKING, Any, SupportsFloat, cast
+from typing import Any, SupportsFloat, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from weft.core.args.handle import describe, wrap_constant
+from weft.core.args.handle import describe
 from weft.core.args.modes import enable_grad, no_grad
-from weft.core.composed.composite import calls_are_made, calls_of
+from weft.core.composed.recorded import RecordedCalls, Recordings
 from weft.core.execute.changes import restored_on_error
 from weft.core.execute.pending import postponed
 from weft.core.execute.realization import realize
@@ -23,9 +23,7 @@ from weft.core.layout.creation import as_tensor, tensor
 from weft.core.sharding.tensors import tensor_like
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, GradError
-from weft.ir.calls import GraphCall
 from weft.ir.dtypes import DType, float32, float64, int64, to_numpy
-from weft.ir.graph import Node
 from weft.optim.base import (
     Optimizer,
     Params,
@@ -53,9 +51,6 @@ from weft.optim.base import params_doc as _params_doc
 from weft.optim.base import stack_if_compiling as _stack_if_compiling
 from weft.optim.base import use_grad_for_differentiable as _use_grad_for_differentiable
 from weft.optim.base import view_as_real as _view_as_real
-
-if TYPE_CHECKING:
-    from weft.autograd.value import Value
 
 __all__ = [
     "Factor", "Group", "Optimizer", "Params", "ParamsT", "RuleOptimizer", "StateDict", "_RequiredParameter",
@@ -201,7 +196,7 @@ class RuleOptimizer(Optimizer):
         """The names of the tensors, shaped like a parameter and zero at first, that the rule keeps for it."""
 
     def start(self, group: Group, p: Tensor, name: str) -> Any:
-        """The state `name` of a parameter before the first step, as an array."""
+        """The state `name` of a parameter before the first step, as an array; None where the parameter needs none."""
         return np.zeros([n for n in p.shape if isinstance(n, int)], to_numpy(p.dtype))
 
     def counts(self, group: Group) -> bool:
@@ -245,8 +240,8 @@ class RuleOptimizer(Optimizer):
         for p in group.params:
             state = self.state[p]
             for name in names:
-                if name not in state:
-                    state[name] = tensor_like(self.start(group, p, name), p)
+                if name not in state and (start := self.start(group, p, name)) is not None:
+                    state[name] = tensor_like(start, p)
 
     def _check(self, p: object, known: set[int]) -> None:
         if not isinstance(p, Tensor):
@@ -406,74 +401,46 @@ def _wide(t: Tensor) -> Tensor:
     return t.to(float32) if t.dtype.is_narrow else t
 
 
+_PARAMETER = ""
+"""The name of the parameter among those of its state."""
+
+
 @dataclass(slots=True)
 class _RecordedRule:
     """The rule for parameters of one group, recorded once for each shape."""
 
     optimizer: RuleOptimizer
     group: Group
-    shared: list[Value]
-    """The tensors of the group."""
-    nodes: list[Node]
-    """The nodes that these stand for."""
-    key: tuple[Any, ...]
-    kept: dict[tuple[Any, ...], tuple[list[GraphCall], list[str]] | None]
+    calls: RecordedCalls
 
     @classmethod
     def of(cls, optimizer: RuleOptimizer, group: Group) -> _RecordedRule | None:
         """None where nothing is recorded: within a trace, or with options that are no plain values."""
-        if not calls_are_made():
-            return None
         options = [(k, repr(v)) for k, v in group.items() if k not in ("params", "lr")]
-        shared = [t.value for t in (group.rate, group.count, *group.all_factors())]
-        nodes = [v.node for v in shared]
-        kept = _recorded.setdefault(optimizer, {})
-        if len(kept) > MANY:
-            kept.clear()
-        key = (id(group), *options, *[(n.shape, n.dtype, n.device) for n in nodes])
-        return cls(optimizer, group, shared, nodes, key, kept)
+        shared = (group.rate, group.count, *group.all_factors())
+        calls = _recorded.setdefault(optimizer, Recordings()).given((id(group), *options), shared)
+        return None if calls is None else cls(optimizer, group, calls)
 
     def next(
         self, p: Tensor, grad: Tensor, state: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]] | None:
         """The next value of the parameter, and of its state, as the rule gives them."""
-        own = [t.value.node for t in (p, grad, *state.values())]
-        key = (self.key, *[(n.shape, n.dtype, n.device) for n in own], *state)
-        nodes = own + self.nodes
-        if key not in self.kept:
-            values = [p.value, grad.value, *[t.value for t in state.values()], *self.shared]
-            self.kept[key] = self.recorded(values, list(state)) if all(n.device for n in nodes) else None
-        found = self.kept[key]
-        if found is None:
-            return None
-        calls, names = found
-        value, *new = [wrap_constant(c.on(nodes)) for c in calls]
-        return value, dict(zip(names, new, strict=True))
+        names = tuple(state)
 
-    def recorded(self, values: list[Value], names: list[str]) -> tuple[list[GraphCall], list[str]] | None:
-        """The calls for the parameter and for the state that the rule gives, with its names."""
-        changed: list[str] = []
-
-        def build(tensors: list[Tensor]) -> list[Tensor]:
+        def build(tensors: list[Tensor]) -> dict[str, Tensor]:
             p, g, *rest = tensors
             state, shared = rest[: len(names)], rest[len(names) :]
             value, new = self.optimizer.next(
                 self.group.with_tensors(shared), p, g, dict(zip(names, state, strict=True))
             )
-            changed.extend(new)
-            return [value, *new.values()]
+            return {_PARAMETER: value, **new}
 
-        calls = calls_of(build, values)
-        return None if isinstance(calls, str) else (calls, changed)
+        found = self.calls.call(names, [p, grad, *state.values()], build)
+        return None if found is None else (found.pop(_PARAMETER), found)
 
 
-_recorded: WeakKeyDictionary[
-    RuleOptimizer, dict[tuple[Any, ...], tuple[list[GraphCall], list[str]] | None]
-] = WeakKeyDictionary()
-"""The recordings of `_RecordedRule` for each optimizer."""
-
-MANY = 256
-"""So many recorded rules are kept; a schedule that changes an option makes new ones at each step."""
+_recorded: WeakKeyDictionary[RuleOptimizer, Recordings] = WeakKeyDictionary()
+"""The recordings of each optimizer's rule."""
 
 
 def check(

@@ -11,16 +11,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from weft import settings
 from weft.backends.mesh.device import MeshDevice, MeshMemory, joined
 from weft.backends.protocol import Memory
-from weft.backends.storage import Storage
+from weft.backends.registry import open_device
+from weft.backends.storage import Storage, moved_to
 from weft.ir.graph import Node
 from weft.ir.placement import Layout, is_mesh
 from weft.scheduler import realize as one
-from weft.scheduler.meshes import Laid, Layouts, Template, flat, layouts_in, localized, mesh_of, template
-from weft.scheduler.parts.found import is_valid, parts_plan
+from weft.scheduler.meshes import (
+    Laid,
+    Layouts,
+    Shared,
+    Template,
+    flat,
+    layouts_in,
+    localized,
+    mesh_of,
+    template,
+)
+from weft.scheduler.parts.found import is_valid, part_plan, parts_plan
 from weft.scheduler.parts.plan import PartsPlan
 from weft.scheduler.signature import Signature, signature
+from weft.scheduler.spmd.plan import AlikePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +55,11 @@ class MeshPlan:
     inputs: tuple[tuple[int, int | None], ...]
     outputs: tuple[_Whole | int, ...]
 
+    @property
+    def is_valid(self) -> bool:
+        """True where its devices are still those of these names."""
+        return is_valid(self.parts)
+
     def run(self, memories: Sequence[Memory]) -> list[Storage]:
         """The results for these memories of the graph's leaves, which lie as those that it was made for."""
         own = [memories[k] if part is None else _parts(memories[k])[part] for k, part in self.inputs]
@@ -50,6 +68,36 @@ class MeshPlan:
             made[o] if isinstance(o, int) else joined(o.device, o.layout, o.shape, [made[k] for k in o.parts])
             for o in self.outputs
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPlan:
+    """The plan that all devices of a mesh run. `inputs`: the numbers of the graph's leaves that it reads; `outputs`:
+    for each result its number, how it lies, and the device that it is copied to, if any."""
+
+    plan: AlikePlan
+    inputs: tuple[int, ...]
+    outputs: tuple[tuple[int, Laid, str | None], ...]
+
+    @property
+    def is_valid(self) -> bool:
+        """True where its devices are still those of these names."""
+        names = self.plan.mesh.devices
+        return all(open_device(n) is d for n, d in zip(names, self.plan.devices, strict=True))
+
+    def run(self, memories: Sequence[Memory]) -> list[Storage]:
+        """The results for these memories of the graph's leaves, which lie as those that it was made for."""
+        given = [memories[k] for k in self.inputs]
+        count = len(self.plan.devices)
+        own = [
+            [m.parts[at] if isinstance(m, MeshMemory) else m for m in given] for at in range(count)
+        ]  # fmt: skip
+        made = self.plan.run(own)
+        found: list[Storage] = []
+        for number, laid, target in self.outputs:
+            whole = joined(_device(laid), laid.layout, laid.shape, [of[number] for of in made])
+            found.append(whole if target is None else moved_to(whole, open_device(target)))
+        return found
 
 
 def compute(nodes: Sequence[Node], bindings: Mapping[str, int] | None) -> list[Storage]:
@@ -73,7 +121,9 @@ def compute(nodes: Sequence[Node], bindings: Mapping[str, int] | None) -> list[S
     ]
 
 
-def plan_for(nodes: Sequence[Node], layouts: Mapping[Node, Layout]) -> tuple[MeshPlan, Signature] | None:
+def plan_for(
+    nodes: Sequence[Node], layouts: Mapping[Node, Layout]
+) -> tuple[MeshPlan | SharedPlan, Signature] | None:
     """The plan for nodes on meshes, whose leaves without values will lie as `layouts` say, and their signature; None
     where leaves are in files."""
     sig = signature(nodes)
@@ -81,15 +131,38 @@ def plan_for(nodes: Sequence[Node], layouts: Mapping[Node, Layout]) -> tuple[Mes
     return None if plan is None else (plan, sig)
 
 
-def _plan(sig: Signature, layouts: Layouts) -> MeshPlan | None:
+def shared_plan(nodes: Sequence[Node]) -> tuple[SharedPlan, Shared] | None:
+    """The plan that all devices of a mesh run for nodes, and their graph; None where each has one of its own."""
+    sig = signature(nodes)
+    if sig.homeless:
+        return None
+    known = template(sig, layouts_in(sig), one.default_device())
+    plan = _plan(sig, layouts_in(sig)) if known.shared is not None else None
+    return (plan, known.shared) if isinstance(plan, SharedPlan) and known.shared is not None else None
+
+
+def _plan(sig: Signature, layouts: Layouts) -> MeshPlan | SharedPlan | None:
     """The plan of a structure whose leaves lie like that, kept or made now; None where leaves are in files."""
     if sig.homeless:
         return None
     known = template(sig, layouts, one.default_device())
     plan = known.plan
-    if plan is None or not is_valid(plan.parts):
-        plan = known.plan = _made(known, sig)
+    if plan is None or not plan.is_valid:
+        plan = known.plan = _made(known, sig) if known.shared is None else _made_shared(known.shared)
     return plan
+
+
+def _made_shared(shared: Shared) -> SharedPlan:
+    """The plan that all devices run."""
+    asked = list(dict.fromkeys([n for n, _, _ in shared.results]))
+    leaves = {n: k for k, n in enumerate(shared.leaves) if n is not None}
+    device = mesh_of(shared.mesh.name)
+    assert device is not None
+    plan = AlikePlan.of(shared.mesh, asked, list(leaves), device.devices, part_plan, settings.verify())
+    number = {n: k for k, n in enumerate(asked)}
+    return SharedPlan(
+        plan, tuple(leaves.values()), tuple([(number[n], laid, to) for n, laid, to in shared.results])
+    )
 
 
 def _made(known: Template, whole: Signature) -> MeshPlan:

@@ -33,11 +33,15 @@ from weft.scheduler.sharding.propagate import Choice, propagate
 from weft.scheduler.signature import Signature, signature, snapshot
 
 if TYPE_CHECKING:
-    from weft.scheduler.mesh_plans import MeshPlan
+    from weft.scheduler.mesh_plans import MeshPlan, SharedPlan
     from weft.scheduler.placing.layouts import Decision
 
 Layouts: TypeAlias = tuple[Layout | None, ...]
 """The layout of each leaf of a graph; None for what is on no mesh."""
+
+SHARED_FROM = 16
+"""Devices from which on one graph is made for all: of fewer, a graph for each takes no time to speak of, and kernels
+put together what arrives."""
 
 LOWERED_KEPT = 128
 """Graphs on meshes whose local graphs are kept; the one met longest ago goes first."""
@@ -89,14 +93,46 @@ class Local:
         return flat(self.found)
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The graph of any device of a mesh, in place of one of all devices. `leaves`: of each leaf of the structure the
+    node of a device's part; itself, where it is on one device; None where nobody reads it. `results`: the node of a
+    device's part, and how they lie; the device that they are then copied to, if any. `moves`: what each move moves
+    boxes of; `choices`: as in `Local`."""
+
+    mesh: Mesh
+    leaves: tuple[Node | None, ...]
+    results: tuple[tuple[Node, Laid, str | None], ...]
+    moves: Mapping[Node, Node]
+    choices: Mapping[Node, Choice] | Mapping[Node, Decision]
+
+
 @dataclass(slots=True, eq=False)
 class Template:
     """The local graph of a structure, on leaves that have no values: for each leaf of the structure one, or one for
-    each device of its mesh. `plan`: made when it first runs."""
+    each device of its mesh. `shared`: the graph that all devices run, where there is one; then the local one is made
+    for those who want to see it. `plan`: made when it first runs."""
 
-    leaves: tuple[tuple[Node, ...], ...]
-    local: Local
-    plan: MeshPlan | None = None
+    localize: Callable[[], tuple[tuple[tuple[Node, ...], ...], Local]]
+    shared: Shared | None = None
+    plan: MeshPlan | SharedPlan | None = None
+    _made: tuple[tuple[tuple[Node, ...], ...], Local] | None = None
+
+    @property
+    def leaves(self) -> tuple[tuple[Node, ...], ...]:
+        """The leaves of the local graph."""
+        return self.localized()[0]
+
+    @property
+    def local(self) -> Local:
+        """The local graph."""
+        return self.localized()[1]
+
+    def localized(self) -> tuple[tuple[tuple[Node, ...], ...], Local]:
+        """The local graph, and its leaves; made when it is first asked for."""
+        if self._made is None:
+            self._made = self.localize()
+        return self._made
 
 
 _lock = forkable(threading.RLock())
@@ -157,19 +193,72 @@ def localized(nodes: Sequence[Node], home: Callable[[], str]) -> Local:
 
 def _template(sig: Signature, layouts: Layouts) -> Template:
     own = snapshot(sig)
+    roots = expand_calls(own.outputs)
+
+    def localize() -> tuple[tuple[tuple[Node, ...], ...], Local]:
+        with _laid(own.leaves, layouts) as shards:
+            leaves = tuple([shards.get(leaf, (leaf,)) for leaf in own.leaves])
+            return leaves, _localized(roots, shards)
+
+    with _laid(own.leaves, layouts):
+        found = Template(localize, _shared(roots, own.leaves))
+    if found.shared is None:
+        found.localized()  # now, while nothing is collected
+    return found
+
+
+@contextmanager
+def _laid(leaves: Sequence[Node], layouts: Layouts) -> Generator[dict[Node, tuple[Node, ...]]]:
+    """Have the leaves lie like that in the block: what they hold does not matter, but for how it lies. Of those on a
+    mesh, the nodes of their parts."""
     shards: dict[Node, tuple[Node, ...]] = {}
-    for leaf, layout in zip(own.leaves, layouts, strict=True):
+    for leaf, layout in zip(leaves, layouts, strict=True):
         mesh = mesh_of(leaf.device)
-        if mesh is not None:  # what the leaf holds does not matter, but for how it lies
+        if mesh is not None:
             shape, laid = sizes(leaf), layout or mesh.replicated
             leaf.storage = Storage(mesh, MeshMemory((), laid, shape, leaf.dtype.itemsize), leaf.dtype, shape)
             held = zip(mesh.mesh.devices, boxes(laid, shape, mesh.mesh), strict=True)
             shards[leaf] = tuple([buffer(sizes_of(box), leaf.dtype, name, None) for name, box in held])
-    leaves = tuple([shards.get(leaf, (leaf,)) for leaf in own.leaves])
-    local = _localized(expand_calls(own.outputs), shards)
-    for leaf in own.leaves:
-        leaf.storage = None  # what the structure is kept for are other values
-    return Template(leaves, local)
+    try:
+        yield shards
+    finally:
+        for leaf in leaves:
+            leaf.storage = None  # what the structure is kept for are other values
+
+
+def _shared(roots: Sequence[Node], leaves: Sequence[Node]) -> Shared | None:
+    """The graph that all devices of a mesh run; None where there are few, or they are not alike, or hold blocks that
+    are not."""
+    from weft.scheduler.spmd.lower import UnlikeError, lower_alike
+    from weft.scheduler.spmd.plan import can_share
+
+    names = {n.device for n in toposort(roots) if is_mesh(n.device)}
+    device = mesh_of(next(iter(names))) if len(names) == 1 else None
+    if device is None or len(device.devices) < SHARED_FROM or not can_share(device.devices):
+        return None
+    mesh = device.mesh
+    own = {n: laid for n in leaves if n.device == mesh.name and (laid := layout_of(n.storage))}
+    decided = _decided(roots, mesh, own)
+    placed = _placed(decided, mesh, own)
+    wanted = [n.inputs[0] if n.op is Op.COPY and n.device != mesh.name else n for n in decided]
+    if any(
+        isinstance(p, Partial)
+        for n, d in zip(wanted, decided, strict=True)
+        if n is not d
+        for p in placed.layouts[n]
+    ):
+        return None
+    try:
+        found = lower_alike(wanted, mesh, placed.layouts, placed.splits)
+    except UnlikeError:
+        return None
+    results = [
+        (found.locals[n], Laid(mesh, placed.layouts[n], sizes(n), ()), None if n is d else d.device)
+        for n, d in zip(wanted, decided, strict=True)
+    ]
+    return Shared(
+        mesh, tuple([found.leaves.get(n) for n in leaves]), tuple(results), found.moves, placed.choices
+    )
 
 
 def _localized(roots: Sequence[Node], shards: Mapping[Node, tuple[Node, ...]]) -> Local:

@@ -156,6 +156,12 @@ class Plan:
         assert self.feed is None, "numbers are in memory of a device"
         return replace(self, device=device, executable=device.link(self.codes, self.commands))
 
+    def with_workspace_given(self) -> Plan:
+        """The plan with its workspace given at each run: after the results, a memory for each of its `offsets`."""
+        c = self.commands
+        commands = replace(c, externals=c.externals + len(c.offsets), offsets=(), workspace_bytes=0)
+        return replace(self, commands=commands, executable=self.device.link(self.codes, commands))
+
     def run(self, inputs: list[Memory], values: Sequence[int] = ()) -> list[Storage]:
         """Run on the memory of the inputs; the results, in memory of their own. MemoryPlanError when there is none."""
         try:

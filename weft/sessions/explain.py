@@ -87,7 +87,7 @@ def explained(form: Form) -> SessionExplanation:
     kept_text = [f"{_text(n)}: {'a result' if n in results else 'a kernel stores it'}" for n in kept]
     rest = [_text(n) for n in form.keeper.stored if n not in kept]
     steps: list[ExplainedStep] = []
-    for bucket, step in form.steps.items():
+    for (bucket, _), step in form.steps.items():
         parts = {
             k: (repr(p.dirty), repr(p.computed))
             for k, n in enumerate(kept)

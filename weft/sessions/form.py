@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from weft.autograd.value import Value
 from weft.backends.storage import Storage
@@ -20,7 +20,8 @@ from weft.ir.regions.region import NOTHING, Region
 from weft.sessions import plan_file
 from weft.sessions.buckets import Bucket, Changes, Placed, changes, in_order, one_element, placed
 from weft.sessions.inputs import Array, Inputs
-from weft.sessions.keeper import EVERYTHING, FormMemory, Keeper, name_of
+from weft.sessions.keeper import EVERYTHING, Choice, FormMemory, Keeper, name_of
+from weft.sessions.keeping import MAX_CLASSES
 from weft.sessions.plans import Bound, Run, planned
 from weft.sessions.pool import MemoryPool
 from weft.sessions.recorded import Template
@@ -31,6 +32,15 @@ from weft.sessions.step import Change, StepGraph, leaf_for, step_graph, varying
 if TYPE_CHECKING:
     from weft.backends.protocol import Memory
     from weft.core.tensor.tensor import Tensor
+
+
+Lost: TypeAlias = "frozenset[Node]"
+"""The kept nodes that are not there: a validity class, as one object that is compared by identity first."""
+
+ALL_THERE: Lost = frozenset()
+
+State: TypeAlias = "tuple[Bucket, Lost]"
+"""A class of changes in a validity class."""
 
 
 @dataclass(slots=True)
@@ -59,14 +69,21 @@ class Form:
         self._number = {n: k for k, n in template.leaves.items()}
         self._results = frozenset(template.results)
         self._varying = varying(template.order)
+        self._choice = Choice(self.keeper.stored)
         self._numbers: dict[Var, int] = {}
         self._stale = Stale()
         """The values that no result needed when they were reached."""
         self._whole: Run | None = None
-        self._too_large: set[Bucket] = set()
-        """Classes of changes whose steps take more memory than there is."""
-        self.steps: dict[Bucket, Step] = {}
+        self._too_large: set[State] = set()
+        """Steps that take more memory than there is."""
+        self.steps: dict[State, Step] = {}
         self._bound: dict[Run, Bound] = {}
+        self._lost: Lost = ALL_THERE
+        """The kept nodes whose places the scratch of runs has taken."""
+        self._lost_after: Lost = ALL_THERE
+        """Those lost to the run that computes everything."""
+        self._known_lost: dict[Lost, Lost] = {ALL_THERE: ALL_THERE}
+        """The validity classes so far, by what is lost."""
         self._classes: dict[Bucket, list[Bucket]] = {}
         self.values: dict[Node, Storage] | None = None
         """The last values of what is kept; None where they are not all there."""
@@ -116,7 +133,7 @@ class Form:
         self._execute(self._whole, inputs, values, [numbers[v] for v in self.template.variables])
         self.counts.whole += 1
         self.keeper.log.record(EVERYTHING)
-        self._stale = Stale()
+        self._stale, self._lost = Stale(), self._lost_after
         return {n: Region.whole(n.shape) for n in self._results}
 
     def _computed(
@@ -134,14 +151,16 @@ class Form:
             return None
         self.keeper.enter(self)
         for change in changes:
-            step = self.steps[change.bucket]
+            step = self.steps[change.bucket, self._lost]
             at = (*change.starts, *numbers.values())
             stale = self._stale.after(step.leaves, at)
             if stale is None:
                 return None
             env = step.leaves.env(at)
+            for n in step.invalidates:
+                del values[n]
             self._execute(step.run, inputs, values, (*at, *step.graph.starts.made(env)))
-            self._stale = stale
+            self._stale, self._lost = stale, step.lost
             self.counts.steps += 1
             self.keeper.log.record(name_of(change.bucket))
             for n in self._results:
@@ -164,10 +183,10 @@ class Form:
             known.append(bucket)
         return Placed(bucket, change.starts)
 
-    def _change(self, bucket: Bucket) -> tuple[Changes, Change]:
+    def _change(self, bucket: Bucket, kept: Sequence[Node] = ()) -> tuple[Changes, Change]:
         """The changes of a class, and what they reach."""
         t, (said, changed) = self.template, self._changed(bucket)
-        return said, Change.of(t.order, t.results, self.keeper.kept, changed, said.follows)
+        return said, Change.of(t.order, t.results, kept or self.keeper.kept, changed, said.follows)
 
     def _changed(self, bucket: Bucket) -> tuple[Changes, dict[Node, Region]]:
         """The changes of a class, and the regions of nodes that are changed: inputs, and what moves with numbers."""
@@ -176,13 +195,52 @@ class Form:
         moved = {n: Region.whole(n.shape) for n, by in self._varying.items() if by.intersection(bucket.moved)}
         return said, {leaves[k]: r for k, r in said.regions.items()} | moved
 
-    def _step(self, bucket: Bucket) -> Step:
-        said, of = self._change(bucket)
-        made = step_graph(of, self.keeper.kept, self._old)
-        variables = in_order(said, self.template.variables)
-        stand_for = {at: n for n, at in self._old.items()}
-        run = planned(made.new, stand_for, (*variables, *made.starts.tables), self.template.device)
-        return Step(made, Leaves(made.parts, variables, made.starts), run)
+    def _step(self, bucket: Bucket, lost: Lost) -> Step | None:
+        """The step for a class of changes, where these nodes are lost already; None where it has no room."""
+        keeper, gone = self.keeper, ALL_THERE
+        while True:
+            there = [n for n in keeper.kept if n not in lost and n not in gone]
+            restored = keeper.restored(
+                name_of(bucket), lambda: self._reaches(self._buckets(bucket)), there, lost
+            )
+            restored -= gone
+            kept = [n for n in keeper.kept if n in restored or (n not in lost and n not in gone)]
+            said, of = self._change(bucket, kept)
+            made = step_graph(of, kept, self._old, restored)
+            variables = in_order(said, self.template.variables)
+            stand_for = {at: n for n, at in self._old.items()}
+            run = planned(made.new, stand_for, (*variables, *made.starts.tables), self.template.device)
+            reached = keeper.reached(run)
+            if reached is not None and reached <= gone:
+                after = self._class(frozenset(keeper.places).difference(kept))
+                if after is None:
+                    return None
+                leaves = Leaves(made.parts, variables, made.starts)
+                return Step(made, leaves, keeper.within(run), gone - lost, after)
+            if gone == keeper.places.keys():
+                return None
+            gone = gone | (keeper.places.keys() if reached is None else reached)
+
+    def _class(self, lost: Lost) -> Lost | None:
+        """The validity class in which these are lost; None where there would be too many."""
+        if lost not in self._known_lost and len(self._known_lost) >= MAX_CLASSES:
+            return None
+        return self._known_lost.setdefault(lost, lost)
+
+    def _buckets(self, *more: Bucket) -> list[Bucket]:
+        return list(dict.fromkeys([*(bucket for bucket, _ in self.steps), *more]))
+
+    def _everything(self) -> tuple[Run, Lost]:
+        """The run that computes everything, and what it cannot leave. MemoryPlanError where it has no room."""
+        keeper, t, gone = self.keeper, self.template, ALL_THERE
+        while True:
+            run = planned({n: n for n in keeper.kept if n not in gone}, {}, t.variables, t.device)
+            reached = keeper.reached(run)
+            if reached is not None and reached <= gone:
+                return keeper.within(run), gone
+            if gone == keeper.places.keys():
+                raise MemoryPlanError("session: what computes everything takes more than there is")
+            gone = gone | (keeper.places.keys() if reached is None else reached)
 
     def _execute(
         self, r: Run, inputs: Mapping[int, Storage], values: dict[Node, Storage], at: Sequence[int]
@@ -202,6 +260,8 @@ class Form:
             memories[i] = own_memory(values, n)
         numbers = [at[k] for k in r.values]
         memories = r.plan.external(memories, numbers, self.keeper.places_of(r, values))
+        if r.offsets:
+            memories += self.keeper.scratch_of(r)
         r.plan.start(memories, numbers)
         device = self.template.device
         for k, nodes in b.made:
@@ -239,21 +299,24 @@ class Form:
     def choose(self, seconds: float = 0.0, chosen: bool = False) -> None:
         """Choose what to keep, in the limit of the pool, and plan the run that computes everything. Without a limit,
         that is everything, unless it is to be `chosen`."""
-        buckets = list(self.steps)
+        buckets = self._buckets()
         if self.keeper.pool is None and not chosen:
-            self.keep(self.keeper.stored)
+            self.keep(Choice(self.keeper.stored))
             return
         with self._mode():
             reaches = self._reaches(buckets)
-            self.keep(self.keeper.solved(reaches, seconds, lambda kept: self._measured(kept, buckets)))
+            self.keep(self.keeper.solved(reaches, seconds, lambda choice: self._measured(choice, buckets)))
 
-    def keep(self, kept: Sequence[Node]) -> None:
-        """Keep these nodes from here on, with a plan for everything; the next run is one."""
+    def keep(self, choice: Choice) -> None:
+        """Keep these nodes from here on, with a plan for everything; the next run is one. MemoryPlanError where nodes
+        and scratch share an arena that this plan has no room in."""
         self.release()
-        self.keeper.keep(kept)
-        self.steps, self._bound = {}, {}
+        self.keeper.keep(choice)
+        self._choice, self.steps, self._known_lost = choice, {}, {ALL_THERE: ALL_THERE}
+        self._bound = {}
         with self._mode():
-            self._whole = planned({n: n for n in kept}, {}, self.template.variables, self.template.device)
+            self._whole, lost = self._everything()
+        self._lost_after = self._known_lost.setdefault(lost, lost)
 
     def release(self) -> None:
         """Let go of all that is kept: the next run computes everything."""
@@ -266,44 +329,57 @@ class Form:
             [r for r in (self._whole, *(s.run for s in self.steps.values())) if r is not None]
         )
 
-    def _measured(self, kept: Sequence[Node], buckets: Sequence[Bucket]) -> int:
-        self.keep(kept)
-        self.steps = {b: self._step(b) for b in buckets}
+    def _measured(self, choice: Choice, buckets: Sequence[Bucket]) -> int:
+        self.keep(choice)
+        if choice.arena is None:
+            self._plan([(b, ALL_THERE) for b in buckets])
         return self.memory().total
+
+    def _plan(self, states: Iterable[State]) -> None:
+        """Plan steps, each in the validity class that it comes in."""
+        with self._mode():
+            for bucket, lost in states:
+                step = self._step(bucket, lost)
+                if step is None:
+                    self._too_large.add((bucket, lost))
+                else:
+                    self.steps[bucket, lost] = step
 
     def _are_planned(self, changes: Sequence[Placed]) -> bool:
         """Plan the steps that are new; False where all is to be computed instead: what is kept had to be chosen anew
         for their scratch, or no choice leaves room for it."""
-        buckets = {c.bucket for c in changes}
-        if not self._too_large.isdisjoint(buckets):
-            return False
-        new = buckets - self.steps.keys()
+        lost, new = self._lost, list[State]()
+        for change in changes:
+            state = change.bucket, lost
+            if state not in self.steps and state not in self._too_large:
+                self._plan([state])
+                new.append(state)
+            if state in self._too_large:
+                return False
+            lost = self.steps[state].lost
         if not new:
             return True
-        with self._mode():
-            for bucket in new:
-                self.steps[bucket] = self._step(bucket)
         self.keeper.planned = self.memory()
         if self.keeper.fits:
             return True
-        kept = self.keeper.kept
+        before = self._choice
         try:
             self.choose()
         except MemoryPlanError:
-            self._too_large |= new
-            self.keep(kept)
+            self._too_large.update(new)
+            self.keep(before)
         return False
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what is kept, and how often which bucket came, to a plan file."""
         with self._mode():
-            plan_file.save(self.keeper.saved(self._reaches(self.steps)), path)
+            plan_file.save(self.keeper.saved(self._reaches(self._buckets())), path)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Keep what a plan file says. FileError where there is none, FileFormatError for one of something else."""
         with self._mode():
             saved = plan_file.load(path, self.keeper.graph, self.keeper.device)
-            self.keep(self.keeper.adopted(saved, os.fspath(path)))
+            self.keep(Choice(self.keeper.adopted(saved, os.fspath(path))))
             if not self.keeper.fits:
                 self.choose()
 
@@ -352,8 +428,11 @@ def _sized(n: Node) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """The graph and the plan for a class of changes."""
+    """The graph and the plan for a class of changes in a validity class, what it `invalidates`, and what is lost
+    afterwards."""
 
     graph: StepGraph
     leaves: Leaves
     run: Run
+    invalidates: Lost
+    lost: Lost

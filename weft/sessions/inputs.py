@@ -34,6 +34,10 @@ BLOCK = 1 << 19
 """The words that are compared at once: enough to go at the speed of memory, and little room for what comes between."""
 
 
+class OtherKindError(Exception):
+    """A tensor that the function uses without being given it has another shape, dtype or device than it had."""
+
+
 class Inputs:
     """The last values of a function's inputs, by number."""
 
@@ -62,7 +66,8 @@ class Inputs:
         self, objects: Sequence[Any], arrays: Mapping[int, Array], said: Mapping[int, Region]
     ) -> tuple[dict[int, Storage], dict[int, Region]]:
         """The values of all inputs now, and the regions that changed. `arrays` stand behind some arguments, which are
-        copied where they changed only; `said`: what the caller says of changes."""
+        copied where they changed only; `said`: what the caller says of changes. OtherKindError where the function has
+        to be recorded anew."""
         now: dict[int, Storage] = {}
         changed: dict[int, Region] = {}
         arguments, values, captured = self._arguments, self.values, self._captured
@@ -87,6 +92,8 @@ class Inputs:
         region = None if before is None else said or written(v.node, before)
         run.realize_value(v)
         storage: Storage = v.node.storage
+        if k >= self._arguments and not _is_like(v.node, self._leaves[k]):
+            raise OtherKindError
         if region is None and before is not None and k < self._arguments:
             region = differing(storage.numpy() if array is None else array, before.numpy())
             if region.is_empty and array is not None:
@@ -117,6 +124,11 @@ class Inputs:
             return self.values.get(k)
         source = self._captured.get(k)
         return None if source is None else source()
+
+
+def _is_like(n: Node, leaf: Node) -> bool:
+    """True where a tensor's value may stand where another one's stood."""
+    return n.shape == leaf.shape and n.dtype is leaf.dtype and n.storage.home == leaf.device
 
 
 def written(node: Node, before: Storage) -> Region | None:

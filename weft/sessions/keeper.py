@@ -7,10 +7,11 @@ chosen fit: no run starts that was not measured before. Where none fits, the lea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from weft.backends.protocol import Divider
 from weft.errors import FileFormatError, MemoryPlanError
 from weft.ir.graph import Node
 from weft.ir.regions.region import Region
@@ -22,8 +23,8 @@ from weft.sessions.costs import Change, retention, value_name
 from weft.sessions.keeping import Keeping, keep, least, rank, stacked, unlimited
 from weft.sessions.plan_file import SavedCase, SavedPlan, SavedValue
 from weft.sessions.plans import Run, stored_nodes
-from weft.sessions.pool import Arena, MemoryPool, rounded
-from weft.sessions.retention import Retention, members
+from weft.sessions.pool import Arena, MemoryPool, most_within, rounded
+from weft.sessions.retention import Retention, aligned, bits, members
 from weft.sessions.state import copied, is_alone
 from weft.sessions.transitions import TransitionLog
 
@@ -38,6 +39,11 @@ EVERYTHING = "all"
 
 TRIES = 6
 """Limits that are solved for before the least that would do is taken, or named."""
+
+
+LEAST_LOST = 1e-3
+"""The part of the time that the limit has to cost for scratch to have the places of what is kept: it takes all bytes of
+the limit then."""
 
 
 def name_of(bucket: Bucket) -> str:
@@ -59,6 +65,16 @@ class FormMemory:
         return self.kept + self.results + self.scratch
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """The nodes to keep, in the order of computation. `arena`: the bytes of the memory that they share with the scratch
+    of runs, and where in it each begins that is no result; None where scratch is the device's."""
+
+    nodes: tuple[Node, ...]
+    arena: int | None = None
+    offsets: Mapping[Node, int] = field(default_factory=dict["Node", int])
+
+
 class Keeper:
     """The values that a form keeps, and where: chosen in the limit of a pool, each at an offset of one arena."""
 
@@ -74,7 +90,13 @@ class Keeper:
         self.planned = FormMemory()
         self.places: dict[Node, int] = {}
         """The nodes with a place in the arena, by number."""
-        self._arena = Arena(template.device, ())
+        self.shares = False
+        """True where scratch of runs may take the places of what is kept."""
+        self._arena = Arena.packed(template.device, ())
+        self._offsets: Mapping[Node, int] = {}
+        self._scratch: dict[Run, list[Memory]] = {}
+        self._problem: Retention | None = None
+        self._room = 0
         self._graph: str | None = None
 
     # choosing -------------------------------------------------------------------------------------------------------
@@ -97,16 +119,52 @@ class Keeper:
         self,
         reaches: Mapping[str, Mapping[Node, Region]],
         seconds: float,
-        measure: Callable[[Sequence[Node]], int],
-    ) -> tuple[Node, ...]:
-        """The nodes to keep, in the order of computation. `measure` gives the bytes that plans take which keep some.
-        MemoryPlanError where nothing fits: it says what the least limit would be."""
-        p = self.problem(reaches)
-        self.answer = keep(p) if self.pool is None else self._fitting(p, self.pool.nbytes, seconds, measure)
-        return self._nodes(self.answer)
+        measure: Callable[[Choice], int],
+    ) -> Choice:
+        """The nodes to keep. `measure` gives the bytes that plans take which keep some. MemoryPlanError where nothing
+        fits: it says what the least limit would be."""
+        p = self._problem = self.problem(reaches)
+        if self.pool is None:
+            self.answer = keep(p)
+            return Choice(self._nodes(self.answer))
+        apart, refused = None, None
+        try:
+            apart = self._fitting(p, self.pool.nbytes, seconds, lambda a: measure(Choice(self._nodes(a))))
+        except MemoryPlanError as error:
+            refused = error
+        if apart is None or apart.ns > (1 + LEAST_LOST) * keep(p).ns:
+            shared = self._sharing(p, self.pool.nbytes, seconds)
+            if shared is not None and (apart is None or shared[0].ns <= (1 + LEAST_LOST) * apart.ns):
+                try:
+                    measure(shared[1])
+                except MemoryPlanError:
+                    pass
+                else:
+                    self.answer = shared[0]
+                    return shared[1]
+        if apart is None:
+            assert refused is not None
+            raise refused
+        self.answer = apart
+        return Choice(self._nodes(apart))
+
+    def _sharing(self, p: Retention, limit: int, seconds: float) -> tuple[Keeping, Choice] | None:
+        """The best answer in which scratch may take the places of what is kept, where the device can do that."""
+        device, pinned = self._template.device, sum(aligned(v.nbytes) for v in p.values if v.pinned)
+        if not isinstance(device, Divider):
+            return None
+        given = sum(rounded(device, v.nbytes) for v in p.values if v.pinned)
+        room = most_within(device, limit - given)
+        try:
+            answer = keep(p, room + pinned, seconds)
+        except MemoryPlanError:
+            return None
+        places = zip(answer.kept, answer.offsets, strict=True)
+        offsets = {self.stored[k]: at for k, at in places if not p.values[k].pinned}
+        return (answer, Choice(self._nodes(answer), room, offsets)) if offsets else None
 
     def _fitting(
-        self, p: Retention, limit: int, seconds: float, measure: Callable[[Sequence[Node]], int]
+        self, p: Retention, limit: int, seconds: float, measure: Callable[[Keeping], int]
     ) -> Keeping:
         aim = limit
         for _ in range(TRIES):
@@ -114,7 +172,7 @@ class Keeper:
                 answer = keep(p, aim, seconds, shares=False)
             except MemoryPlanError:
                 break
-            over = measure(self._nodes(answer)) - limit
+            over = measure(answer) - limit
             if over <= 0:
                 return answer
             aim -= over
@@ -122,7 +180,7 @@ class Keeper:
         for kept in dict.fromkeys((least(p, order)[1], members(p.pinned))):
             answer = stacked(p, kept, unlimited(p, order))
             assert answer is not None
-            needs.append(measure(self._nodes(answer)))
+            needs.append(measure(answer))
             if needs[-1] <= limit:
                 return answer
         raise MemoryPlanError(
@@ -186,14 +244,50 @@ class Keeper:
 
     # memory ---------------------------------------------------------------------------------------------------------
 
-    def keep(self, kept: Sequence[Node]) -> None:
+    def keep(self, choice: Choice) -> None:
         """Have these be what is kept."""
-        results = set(self._template.results)
-        self.kept = tuple(kept)
-        inside = [n for n in kept if n not in results] if self.pool is not None else []
+        device, results = self._template.device, set(self._template.results)
+        self.kept = choice.nodes
+        inside = [n for n in self.kept if n not in results] if self.pool is not None else []
         self.places = {n: k for k, n in enumerate(inside)}
-        self._arena = Arena(self._template.device, [nbytes(n) for n in inside])
+        self.shares, self._offsets = choice.arena is not None, choice.offsets
+        if choice.arena is None:
+            self._arena = Arena.packed(device, [nbytes(n) for n in inside])
+        else:
+            self._arena = Arena(device, [(self._offsets[n], nbytes(n)) for n in inside], choice.arena)
+            self._room = choice.arena
         self.planned = FormMemory()
+
+    def within(self, r: Run) -> Run:
+        """A run as it is started: its scratch in the arena, where that is shared."""
+        return r.with_scratch_given() if self.shares else r
+
+    def reached(self, r: Run) -> frozenset[Node] | None:
+        """The kept nodes that the scratch of a run takes the places of; None where it does not fit at all."""
+        if not self.shares:
+            return frozenset()
+        scratch = r.scratch_bytes(self.places)
+        return (
+            None if scratch > self._room else frozenset(n for n, at in self._offsets.items() if at < scratch)
+        )
+
+    def restored(
+        self,
+        bucket: str,
+        reach: Callable[[], Mapping[str, Mapping[Node, Region]]],
+        valid: Collection[Node],
+        lost: Collection[Node],
+    ) -> frozenset[Node]:
+        """The lost nodes of which runs of a bucket need everything, so that they are computed whole. `reach`: the
+        regions of all buckets so far, for one that the problem does not know."""
+        if not lost:
+            return frozenset()
+        if self._problem is None or bucket not in self.names:
+            self._problem = self.problem(reach())
+        number = {n: k for k, n in enumerate(self.stored)}
+        there = bits(number[n] for n in valid)
+        stores = self._problem.work(self.names.index(bucket), there, there | bits(number[n] for n in lost))[4]
+        return frozenset(self.stored[k] for k in members(stores))
 
     @property
     def fits(self) -> bool:
@@ -203,7 +297,7 @@ class Keeper:
     def memory(self, runs: Sequence[Run]) -> FormMemory:
         """The bytes that are taken by what is kept, and these runs."""
         device, results = self._template.device, set(self._template.results)
-        scratch = max([r.scratch_bytes(self.places) for r in runs], default=0)
+        scratch = 0 if self.shares else max([r.scratch_bytes(self.places) for r in runs], default=0)
         given = sum(rounded(device, nbytes(n)) for n in self.kept if n in results)
         kept = self._arena.nbytes
         if self.pool is None:
@@ -221,6 +315,7 @@ class Keeper:
     def release(self, form: Form) -> None:
         """Give back the memory of what is kept."""
         self._arena.release()
+        self._scratch = {}
         if self.pool is not None:
             self.pool.leave(form)
 
@@ -238,7 +333,19 @@ class Keeper:
                 at = values[n].memory
             if at is not None:
                 found[k] = at
+        if self.shares and r.aside:
+            offset = aligned(r.workspace_bytes)
+            for n, k in r.aside:
+                if n in self.places:
+                    found[k] = self._arena.part(offset, nbytes(n))
+                    offset += aligned(nbytes(n))
         return found
+
+    def scratch_of(self, r: Run) -> list[Memory]:
+        """The memories in the arena that a run is given as its workspace."""
+        if r not in self._scratch:
+            self._scratch[r] = [self._arena.part(at, r.workspace_bytes - at) for at in r.offsets]
+        return self._scratch[r]
 
     def placed(self, n: Node, storage: Storage) -> Storage:
         """The value of a node in its place."""

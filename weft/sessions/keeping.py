@@ -183,11 +183,12 @@ def _effects(
         if effect is None:
             return None
         effects[case, valid] = effect
-        if effect.after not in seen:
+        if effect.after not in seen or not effect.after:  # what leaves nothing is a class like any other
             seen.add(effect.after)
             if len(seen) > MAX_CLASSES and any(not p.pinned >> k & 1 for k, _ in offsets):
                 return None
-            left += [(c, effect.after) for c in range(len(p.cases))]
+            states = [(c, effect.after) for c in range(len(p.cases))]
+            left += [s for s in states if s not in effects and s not in left]
     return effects
 
 

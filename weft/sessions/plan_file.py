@@ -291,10 +291,11 @@ def _fault_of_classes(plan: SavedPlan) -> str | None:
         return "classes do not begin with the empty one, or one comes twice"
     if any(not set(c) <= set(k.kept) or len(set(c)) < len(c) for c in k.classes):
         return "classes have values that are not kept"
-    wanted = {(c, b) for b in range(1, len(k.classes)) for c in range(len(plan.cases))} | {(0, 0)}
+    returned = min((s.after for s in k.states), default=1)  # 0 where nothing is kept
+    wanted = {(c, b) for b in range(returned, len(k.classes)) for c in range(len(plan.cases))} | {(0, 0)}
     if len(k.states) != len(wanted) or {(s.case, s.before) for s in k.states} != wanted:
         return "states are not one for each bucket in each class"
-    if any(s.after >= len(k.classes) or not s.after for s in k.states):
+    if any(s.after >= len(k.classes) for s in k.states):
         return "states lead to a class that is not there"
     return None
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from weft.core.execute import plans
@@ -13,6 +13,7 @@ from weft.ir.index import Var
 from weft.ir.ops import Op
 from weft.scheduler.keeping import nbytes
 from weft.scheduler.kernelize import kernelize
+from weft.sessions.retention import aligned
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device
@@ -42,14 +43,22 @@ class Run:
 
     anew: tuple[tuple[Node, int], ...] = ()
     """The nodes, with the number of the result, that are made without a look at their old values."""
-    aside: tuple[Node, ...] = ()
-    """The nodes whose old values are read after the new ones are made: these are copied to their places."""
+    aside: tuple[tuple[Node, int], ...] = ()
+    """The nodes, with the number of the result, whose old values are read after the new ones are made: these are copied
+    to their places."""
+    offsets: tuple[int, ...] = ()
+    """The offsets within the workspace of memories that are given at each run; none where the device has it."""
+    workspace_bytes: int = 0
 
     def scratch_bytes(self, places: Container[Node]) -> int:
         """The workspace, and what results take until they are copied to their places."""
+        return aligned(self.workspace_bytes) + sum(aligned(nbytes(n)) for n, _ in self.aside if n in places)
+
+    def with_scratch_given(self) -> Run:
+        """The same run, whose workspace is given."""
         if self.plan is None:
-            return 0
-        return self.plan.commands.workspace_bytes + sum(nbytes(n) for n in self.aside if n in places)
+            return self
+        return replace(self, plan=self.plan.with_workspace_given(), offsets=self.plan.commands.offsets)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,7 +109,8 @@ def planned(
         if o.replaces is None
     ]
     anew = tuple([(n, k) for n, k in new if n not in read])
-    aside = tuple([n for n, _ in new if n in read])
+    aside = tuple([(n, k) for n, k in new if n in read])
     return Run(
-        plan, tuple(template), tuple(sources), values, tuple(map(tuple, made.values())), replaced, anew, aside
-    )
+        plan, tuple(template), tuple(sources), values, tuple(map(tuple, made.values())), replaced, anew, aside,
+        workspace_bytes=plan.commands.workspace_bytes,
+    )  # fmt: skip

@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from weft.backends.protocol import Divider, Rounder
 from weft.errors import ArgumentError, MemoryPlanError
 from weft.ir.forks import forkable
+from weft.scheduler.memory import ALIGNMENT
 from weft.sessions.retention import aligned
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory
+
+T = TypeVar("T")
 
 
 class Member(Protocol):
@@ -33,6 +36,29 @@ class Member(Protocol):
         ...
 
 
+class Turns:
+    """A lock: one thread at a time does something with what sessions keep, and others wait. What a thread does within
+    its own turn, as a handler of a signal would that comes in the middle of a run, is refused."""
+
+    def __init__(self) -> None:
+        self._lock = forkable(threading.RLock())
+        self._thread = 0
+
+    def take(self, do: Callable[[], T]) -> T:
+        """The result of `do`, when it is this thread's turn. ArgumentError where it is already."""
+        me = threading.get_ident()
+        with self._lock:  # which lets in who has it: an interrupt may have come before or after its turn
+            if self._thread == me:
+                raise ArgumentError(
+                    "session: is called within a run of its own, or of another one of its pool"
+                )
+            self._thread = me
+            try:
+                return do()
+            finally:
+                self._thread = 0
+
+
 class MemoryPool:
     """A limit in bytes for what sessions keep, their results, and the scratch of their runs; see the module."""
 
@@ -40,8 +66,8 @@ class MemoryPool:
         if nbytes <= 0:
             raise ArgumentError(f"memory_pool: a pool of {nbytes} bytes has room for nothing")
         self.nbytes = nbytes
-        self.lock = forkable(threading.RLock())
-        """Held by a run of any session of the pool: one runs at a time."""
+        self.turns = Turns()
+        """One session of the pool runs at a time."""
         self._members: dict[weakref.ref[Member], tuple[int, int]] = {}
 
     def __enter__(self) -> MemoryPool:
@@ -49,9 +75,7 @@ class MemoryPool:
 
     def __exit__(self, *_: object) -> None:
         """Let all sessions of the pool release what they keep. They may be used on, and begin anew."""
-        with self.lock:
-            for member in list(self._members):
-                self._release(member)
+        self.turns.take(self._release_all)
 
     def __repr__(self) -> str:
         return f"<weft.memory_pool of {self.nbytes:,} bytes, {self.used_bytes():,} used>"
@@ -81,6 +105,10 @@ class MemoryPool:
     def _scratch(self, least: int) -> int:
         return max([least, *(scratch for _, scratch in list(self._members.values()))])
 
+    def _release_all(self) -> None:
+        for member in list(self._members):
+            self._release(member)
+
     def _release(self, member: weakref.ref[Member]) -> None:
         self._members.pop(member, None)
         found = member()
@@ -94,35 +122,58 @@ class MemoryPool:
 class Arena:
     """Memory with values at fixed offsets; where a device cannot divide memories, one for each value."""
 
-    def __init__(self, device: Device, sizes: Sequence[int]) -> None:
-        self._device, self._sizes = device, tuple(sizes)
+    def __init__(self, device: Device, places: Sequence[tuple[int, int]], nbytes: int) -> None:
+        self._device, self._places, self._nbytes = device, tuple(places), nbytes
         self._memories: tuple[Memory, ...] | None = None
+        self._whole: Memory | None = None
+
+    @staticmethod
+    def packed(device: Device, sizes: Sequence[int]) -> Arena:
+        """An arena of values of these sizes, one after the other."""
+        places, at = list[tuple[int, int]](), 0
+        for size in sizes:
+            places.append((at, size))
+            at += aligned(size)
+        return Arena(device, places, at)
 
     @property
     def nbytes(self) -> int:
         """The bytes that the arena takes of the device's pool."""
         if isinstance(self._device, Divider):
-            return rounded(self._device, sum(map(aligned, self._sizes)))
-        return sum(self._sizes)
+            return rounded(self._device, self._nbytes)
+        return sum(size for _, size in self._places)
 
     @property
     def memories(self) -> tuple[Memory, ...]:
         """The memory of each value, allocated when it is first asked for. MemoryError where there is none."""
         if self._memories is None:
             device = self._device
-            if isinstance(device, Divider) and self._sizes:
-                whole, found, at = device.allocate(sum(map(aligned, self._sizes))), list["Memory"](), 0
-                for size in self._sizes:
-                    found.append(device.part(whole, at, size))
-                    at += aligned(size)
-                self._memories = tuple(found)
+            if isinstance(device, Divider):
+                self._memories = tuple([self.part(at, size) for at, size in self._places])
             else:
-                self._memories = tuple([device.allocate(size) for size in self._sizes])
+                self._memories = tuple([device.allocate(size) for _, size in self._places])
         return self._memories
+
+    def part(self, offset: int, nbytes: int) -> Memory:
+        """Bytes of the arena, of a device that divides memories."""
+        device = self._device
+        assert isinstance(device, Divider)
+        if self._whole is None:
+            self._whole = device.allocate(self._nbytes)
+        return device.part(self._whole, offset, nbytes)
 
     def release(self) -> None:
         """Give the memory back, once nobody uses it."""
-        self._memories = None
+        self._memories = self._whole = None
+
+
+def most_within(device: Device, nbytes: int) -> int:
+    """The largest memory that takes no more than so many bytes of the device's pool."""
+    low, high = 0, max(nbytes, 0)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if rounded(device, middle) <= nbytes else (low, middle - 1)
+    return low // ALIGNMENT * ALIGNMENT
 
 
 def rounded(device: Device, nbytes: int) -> int:

@@ -21,10 +21,10 @@ from weft.ir.index import Var
 from weft.ir.ops import Op
 from weft.ir.placement import is_mesh
 from weft.ir.rewrite import over, rewritten
+from weft.sessions.modules import Modules
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory
-    from weft.core.execute.tracing import Modal
     from weft.core.tensor.tensor import Tensor
 
 
@@ -44,11 +44,8 @@ class Template:
     variables: tuple[Var, ...]
     """The runtime variables that it was given for numbers."""
     build: Build
-    modes: tuple[tuple[Modal, bool], ...]
-
-    def is_current(self) -> bool:
-        """True while modules train, or not, as they did when they were recorded."""
-        return all(module.training is training for module, training in self.modes)
+    modules: Modules
+    """The modules that the function called, as they were."""
 
 
 def recorded(
@@ -88,7 +85,7 @@ def recorded(
         order=order,
         variables=tuple(variables),
         build=r.build,
-        modes=tuple(r.modes),
+        modules=Modules((fn, getattr(fn, "__self__", None), *(module for module, _ in r.modes))),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -22,15 +21,14 @@ from weft.core.execute import run, tracing
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError
 from weft.ir import dtypes
-from weft.ir.forks import forkable
 from weft.ir.index import Var
 from weft.ir.regions.boxes import Interval
 from weft.ir.regions.region import Region
 from weft.sessions.check import Deviation, checked
 from weft.sessions.explain import SessionExplanation, Stats, explained, statistics
 from weft.sessions.form import Form
-from weft.sessions.inputs import Array
-from weft.sessions.pool import MemoryPool
+from weft.sessions.inputs import Array, OtherKindError
+from weft.sessions.pool import MemoryPool, Turns
 from weft.sessions.recorded import recorded
 
 FORMS_KEPT = 8
@@ -60,11 +58,14 @@ def session(
     The function is recorded once for each structure of its arguments (shapes, dtypes, Python values; `example` has that
     done at once). What kernels store on the way is kept; so are the last values of arguments. Tensors that the function
     uses without being given them are read at every run, and a change of them is a change like any other. Results are
-    the caller's, and require no grad; `y.changed` is the region of a result that may differ from the last run.
+    the caller's, and require no grad; `y.changed` is the region of a result that may differ from the last run. Where a
+    module that it calls has another parameter, child, hook or attribute than then, it is recorded again; what its names
+    stand for otherwise is what they stood for.
 
     With `exact` every run gives the bits that a session which starts anew gives: it computes as in
     `weft.numerics("same")`. Random numbers are drawn once, and stay. ArgumentError for a function that reads values of
-    tensors, or writes to tensors that it did not make. One thread runs at a time, and others wait.
+    tensors, or writes to tensors that it did not make. One thread runs at a time, and others wait; a call within a run,
+    by a handler of a signal, is refused.
     """
     if not callable(fn):
         raise DTypeError(f"session: expected a function, got {describe(fn)}")
@@ -92,7 +93,7 @@ class Session:
     ) -> None:
         self.fn, self.exact, self.pool = fn, exact, pool
         self._forms: OrderedDict[Key, Form] = OrderedDict()
-        self._lock = forkable(threading.RLock()) if pool is None else pool.lock
+        self._turns = Turns() if pool is None else pool.turns
         self._example = example
         self._names = _parameters(fn)
         if example:
@@ -102,33 +103,32 @@ class Session:
         """The function's result. `changed` names arguments, and boxes that hold all that differs from the last run."""
         if tracing.current() is not None:
             raise ArgumentError("session: is called by a function that is traced; call it outside")
-        with self._lock:
-            call = _Call(args, kwargs, self._example)
-            form = self._form(call)
-            said = self._said(call, changed) if changed else {}
+        return self._turns.take(lambda: self._run(_Call(args, kwargs, self._example), changed))
+
+    def _run(self, call: _Call, changed: Mapping[str, Sequence[Box]] | None) -> Any:
+        form = self._form(call)
+        said = self._said(call, changed) if changed else {}
+        try:
             return form.run(call.tensors, call.arrays, said, call.numbers)
+        except OtherKindError:
+            del self._forms[call.key]
+            return self._form(call).run(call.tensors, call.arrays, said, call.numbers)
 
     def optimize(self, seconds: float = 10.0) -> None:
         """Choose what to keep anew, from what the runs so far were like: what was needed again and again is kept, what
         no run needed is not. The search may be interrupted, and takes `seconds` at most where memory is limited. The
         next run computes everything."""
-        with self._lock:
-            for form in self._forms.values():
-                form.choose(seconds, chosen=True)
+        self._turns.take(lambda: [form.choose(seconds, chosen=True) for form in self._forms.values()])
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Keep what a plan file says for the arguments of the example, or of the last call. FileError where there is no
         file, FileFormatError where it is damaged, or of another function or device."""
-        with self._lock:
-            next(reversed(self._forms.values())).load(path)
+        self._turns.take(lambda: self._last("load a plan for").load(path))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what the session keeps for the arguments of the last call to a plan file, for `weft.session(plan=)`. It
         has no values of tensors. FileError where it cannot be written."""
-        with self._lock:
-            if not self._forms:
-                raise ArgumentError("session: has nothing to save before its first run; give it an example")
-            next(reversed(self._forms.values())).save(path)
+        self._turns.take(lambda: self._last("save").save(path))
 
     def check(
         self, references: Sequence[tuple[Any, Any]], *, atol: float = 1e-5, rtol: float = 1e-5
@@ -141,20 +141,24 @@ class Session:
 
     def stats(self) -> Stats:
         """The runs of the session so far, by what they had to compute, and the bytes that it takes."""
-        with self._lock:
-            limit = None if self.pool is None else self.pool.nbytes
-            return statistics(list(self._forms.values()), limit)
+        limit = None if self.pool is None else self.pool.nbytes
+        return self._turns.take(lambda: statistics(list(self._forms.values()), limit))
 
     def explain(self) -> SessionExplanation:
         """The values kept for the last arguments, those that are not, and what each class of changes so far reaches and
         computes. ArgumentError where the session has not been run."""
-        with self._lock:
-            if not self._forms:
-                raise ArgumentError("session: there is nothing to explain before the first run")
-            return explained(next(reversed(self._forms.values())))
+        return self._turns.take(lambda: explained(self._last("explain")))
 
     def __repr__(self) -> str:
         return f"<weft.session of {getattr(self.fn, '__qualname__', type(self.fn).__name__)}>"
+
+    def _last(self, what: str) -> Form:
+        """The form of the last call."""
+        if not self._forms:
+            raise ArgumentError(
+                f"session: there is nothing to {what} before the first run; give it an example"
+            )
+        return next(reversed(self._forms.values()))
 
     def _mode(self) -> AbstractContextManager[object]:
         return numerics("same") if self.exact else nullcontext()
@@ -162,7 +166,7 @@ class Session:
     def _form(self, call: _Call) -> Form:
         """The form for the structure of a call, recorded if it is new."""
         form = self._forms.get(call.key)
-        if form is None or not form.template.is_current():
+        if form is None or not form.template.modules.are_as_they_were():
             with self._mode():
                 template = recorded(self.fn, call.args, call.kwargs, call.tensors, call.variables)
             form = Form(template, self._mode, self.pool)

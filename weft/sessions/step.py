@@ -11,7 +11,7 @@ what no result needs is not computed. It is stale then, until a later step needs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -113,14 +113,24 @@ class Change:
         return self.both.bounds_at(at, self.needed)
 
 
-def step_graph(change: Change, kept: Sequence[Node], old: Mapping[Node, Node]) -> StepGraph:
-    """The graph for a class of changes, from the leaves that stand for the `old` values of kept nodes."""
+def step_graph(
+    change: Change,
+    kept: Sequence[Node],
+    old: Mapping[Node, Node],
+    restored: Collection[Node] = (),
+) -> StepGraph:
+    """The graph for a class of changes, from the leaves that stand for the `old` values of kept nodes. Those `restored`
+    have none, and are computed whole: what results do not need of them counts as stale."""
     here, placed = change.here, change.both.placed(nodes=change.needed)
     parts: dict[Node, Part] = {}
     same: dict[Part, Part] = {}
     for k in kept:
-        done = Region(placed.boxes.get(here[k], ()), exact=False)
-        part = Part.of(change.dirty.region(here[k]), change.needed[here[k]], done, placed.starts, k.shape)
+        if k in restored:
+            dirty = done = Region.whole(k.shape)
+        else:
+            dirty = change.dirty.region(here[k])
+            done = Region(placed.boxes.get(here[k], ()), exact=False)
+        part = Part.of(dirty, change.needed[here[k]], done, placed.starts, k.shape)
         parts[k] = same.setdefault(part, part)
     new = _updated({here[k]: old[k] for k in kept}, {here[k]: p.computed for k, p in parts.items()})
     reached = {n: change.dirty.boxes[here[n]] for n in change.results if here[n] in change.dirty.boxes}

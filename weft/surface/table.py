@@ -60,7 +60,7 @@ SURFACE: tuple[Home, ...] = (
     }, Form.MODULE),
     Home("weft.nn", {
         "(nn)": "modules",
-        "nn": "attention functional init utils",
+        "nn": "attention functional init lora utils",
     }, Form.MODULE),
     Home("weft.optim", {"optim": "lr_scheduler swa_utils"}, Form.MODULE),
     # as they are at home
@@ -216,7 +216,7 @@ SURFACE: tuple[Home, ...] = (
             "LPPool1d LPPool2d LPPool3d MaxPool1d MaxPool2d MaxPool3d MaxUnpool1d MaxUnpool2d MaxUnpool3d"
         ),
     }),
-    Home("weft.nn.quantized", {"nn": "BlockEmbedding BlockLinear QuantizedEmbedding QuantizedLinear"}),
+    Home("weft.nn.quantized", {"nn": "BlockEmbedding BlockLinear IntegerLinear QuantizedEmbedding QuantizedLinear"}),
     Home("weft.nn.recurrent", {"nn": "GRU GRUCell LSTM LSTMCell RNN RNNBase RNNCell RNNCellBase"}),
     Home("weft.nn.regularization", {
         "nn": "AlphaDropout Dropout Dropout1d Dropout2d Dropout3d FeatureAlphaDropout Flatten Unflatten",

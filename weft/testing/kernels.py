@@ -28,13 +28,16 @@ class Case:
     reference: Callable[[Arrays], Arrays]
 
     def inputs(self, seed: int) -> Arrays:
-        """Normally distributed inputs."""
+        """Normally distributed inputs, and small integers."""
         r = np.random.default_rng(seed)
-        return {
-            p.name: r.standard_normal([high(n) for n in p.shape]).astype(np.float32)
-            for p in self.algorithm.params
-            if not p.written
-        }
+
+        def values(p: Param) -> np.ndarray[Any, Any]:
+            shape = [high(n) for n in p.shape]
+            if p.dtype.is_int:
+                return r.integers(0 if p.dtype is dtypes.uint8 else -8, 16, shape).astype(p.dtype.name)
+            return r.standard_normal(shape).astype(np.float32)
+
+        return {p.name: values(p) for p in self.algorithm.params if not p.written}
 
 
 def axis(name: str, extent: int) -> Axis:
@@ -246,6 +249,34 @@ def scaled_blocks(m: int, n: int, block: int) -> Case:
     )
 
 
+def byte_sums(rows: int, groups: int, blocks: int, steps: int, lanes: int) -> Case:
+    """Rows of int8 times a matrix of uint8 in lanes of four bytes, with a scale for each block of 4 * `steps` terms."""
+    i, g, l = axis("i", rows), axis("g", groups), axis("l", lanes)
+    b, r, k = axis("b", blocks), axis("r", steps), axis("k", 4)
+    wide = [
+        ex.cast(Load(dtype, name, tuple(a.var for a in axes)), dtypes.int32)
+        for dtype, name, axes in ((dtypes.int8, "x", (i, b, r, k)), (dtypes.uint8, "q", (g, b, r, l, k)))
+    ]
+    dot = ItemValue("dot", (i, g, l, b), mul(wide[0], wide[1]), Reduce(Op.ADD, (r, k)))
+    j, h, m, c = axis("i2", rows), axis("g2", groups), axis("l2", lanes), axis("b2", blocks)
+    part = ex.cast(Load(dtypes.int32, "dot", (j.var, h.var, m.var, c.var)), F)
+    scaled = mul(part, Load(F, "scale", (h.var, c.var, m.var)))
+    total = ItemValue("total", (j, h, m), scaled, Reduce(Op.ADD, (c,)))
+    y, z, x = axis("y", rows), axis("z", groups), axis("x2", lanes)
+    at = (y.var, z.var, x.var)
+    out = Output("out", (y, z, x), (StoreTo("r", at, Load(F, "total", at)),))
+    params = (
+        Param("x", dtypes.int8, (rows, blocks, steps, 4)), Param("q", dtypes.uint8, (groups, blocks, steps, lanes, 4)),
+        Param("scale", F, (groups, blocks, lanes)), Param("r", F, (rows, groups, lanes), True),
+    )  # fmt: skip
+
+    def reference(t: Arrays) -> Arrays:
+        dots = np.einsum("ibrk,gbrlk->igbl", t["x"].astype(np.int32), t["q"].astype(np.int32))
+        return {"r": (dots.astype(np.float32) * t["scale"]).sum(2)}
+
+    return Case(Algorithm("byte_sums", params, (), (dot, total, out)), reference)
+
+
 def columns(m: int, n: int) -> Case:
     """Two results of different rank: the mean of each column, and what is left without it."""
     j, i = axis("j", n), axis("i", m)
@@ -294,4 +325,5 @@ CASES: dict[str, Case] = {
     "depthwise": depthwise(1, 2, 5, 3, 1),
     "depthwise taps": depthwise_taps(2, 2, 4, 3, 1),
     "scaled blocks": scaled_blocks(3, 8, 2),
+    "byte sums": byte_sums(3, 2, 2, 2, 4),
 }

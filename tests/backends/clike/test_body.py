@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from weft.backends.clike.parts import Entry, describe, offsets, parse, split
+from weft.backends.clike.parts import offsets, split
 from weft.backends.opencl.language import OpenCL
 from weft.backends.opencl.render import render_module
 from weft.backends.wgpu.render import render
@@ -83,15 +81,5 @@ def test_guards_are_part_of_what_is_read() -> None:
         assert text.count("x[") - text.count("x[]") >= 2, text
 
 
-def test_entries_as_text() -> None:
-    _, (entry,) = split(
-        [Program("p", (buffer("y", 4),), frozenset({"y"}), (), (Store("y", 0, Const(F, 1.0)),))], 0, 1, 8
-    )
-    known = describe([entry])
-    assert known is not None and parse(known) == [entry]
-    assert (
-        describe([Entry("q", (type(entry.parts[0])("q", Var("n", 1, 9), 1, (0,)),), 1, ("n",), ())]) is None
-    )
-    with pytest.raises(ValueError, match="not a description"):
-        parse("[{}]")
+def test_offsets_of_buffers() -> None:
     assert offsets((3, 300, 1), 256) == ((0, 256, 768), 1024)

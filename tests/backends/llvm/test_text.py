@@ -174,3 +174,34 @@ def test_ops_without_a_rule_are_refused() -> None:
 def test_a_processor_has_no_thread_blocks() -> None:
     with pytest.raises(ValueError, match="k: a CPU has no block loops"):
         text((loop(var("i", 4), Store("y", 0, load("x", 0)), kind=LoopKind.BLOCK),), x=1, y=1)
+
+
+def test_short_loops_are_written_out_while_there_is_little_in_them() -> None:
+    r, s, v = var("r", 4), var("s", 4), var("v", 16)
+    near = loop(r, loop(s, loop(v, Store("y", r * 64 + s * 16 + v, load("x", s * 16 + v)), kind=VECTOR)))
+    assert "loop" not in text((near,), x=64, y=256)
+    wide = var("v", 64)
+    apart = load("x", r * 1024 + s * 256 + wide * 4)
+    far = loop(r, loop(s, loop(wide, Store("y", r * 256 + s * 64 + wide, apart), kind=VECTOR)))
+    shown = text((far,), x=4096, y=1024)
+    assert (
+        shown.count(" phi ") >= 2 and shown.count("load <64 x float>") == 16
+    )  # of the inner loop's iterations
+
+
+def test_short_loops_around_squares_stay_loops() -> None:
+    r, j, v = var("r", 4), var("j", 32), var("v", 16)
+    turns = loop(
+        r, loop(j, loop(v, Store("y", r * 512 + j * 16 + v, load("x", r * 512 + v * 32 + j)), kind=VECTOR))
+    )
+    assert text((turns,), x=2048, y=2048).count("load <4 x float>") == 64  # of one square
+
+
+@pytest.mark.skipif(not host_target().triple.startswith("x86_64"), reason="x86-64 assembly")
+def test_squares_are_turned_by_interleaving_fours() -> None:
+    j, v = var("j", 16), var("v", 16)
+    turn = loop(j, loop(v, Store("y", j * 16 + v, load("x", v * 16 + j)), kind=VECTOR))
+    program = Program("k", params(x=256, y=256), frozenset({"y"}), (), (turn,))
+    asm = assembly([program], X86)
+    counts = [len(re.findall(rf"\t{name}", asm)) for name in ("vunpck", "vshuf", "vperm")]
+    assert counts == [32, 0, 0]

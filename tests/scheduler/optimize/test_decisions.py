@@ -24,6 +24,7 @@ from weft.testing.kernels import (
     F,
     attention,
     axis,
+    byte_sums,
     columns,
     convolution,
     depthwise,
@@ -74,6 +75,7 @@ KERNELS: dict[str, tuple[Case, DeviceInfo]] = {
     "depthwise": (depthwise(1, 2, 20, 3, 1), replace(CORES, l2_bytes=1 << 20)),
     "depthwise taps": (depthwise_taps(2, 2, 12, 3, 1), replace(CORES, l2_bytes=1 << 20)),
     "scaled blocks": (scaled_blocks(9, 96, 8), CORES),
+    "byte sums": (byte_sums(13, 3, 3, 8, 16), CORES),
     "matmul on blocks": (matmul(10, 9, 5), BLOCKS),
     "softmax on blocks": (softmax(9, 70), BLOCKS),
     "attention on blocks": (attention(1, 17, 4, True), BLOCKS),
@@ -84,8 +86,8 @@ MUST_BE_DECIDED = {
     "blocks.at_once", "contraction.axes", "contraction.chain", "contraction.depth", "contraction.method",
     "contraction.panel", "contraction.tasks", "contraction.tile", "depth.tasks", "dots.axes", "dots.tile",
     "gpu_contraction.tile", "gpu_online.tile", "gpu_rows.threads", "gpu_shared_tiles.tile", "online.columns",
-    "online.rows", "prefetch.bytes", "rows.lanes", "rows.staging", "rows.vectors", "small_outputs.lanes", "tasks",
-    "windows.tile",
+    "online.rows", "prefetch.bytes", "rows.lanes", "rows.staging", "rows.vectors", "scaled_sums.rows",
+    "small_outputs.lanes", "tasks", "windows.tile",
 }  # fmt: skip
 
 

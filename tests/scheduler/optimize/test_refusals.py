@@ -36,6 +36,7 @@ from weft.testing.kernels import (
     F,
     attention,
     axis,
+    byte_sums,
     depthwise,
     depthwise_taps,
     matmul,
@@ -124,6 +125,48 @@ def changed(name: str, change: Callable[[ItemValue], ItemValue]) -> Algorithm:
     )
 
 
+def bytes_with(change: Callable[[Any], Any], rows: int = 2, groups: int = 2, lanes: int = 4) -> Algorithm:
+    """Sums of sums of bytes, with each item changed; None leaves one out."""
+    a = byte_sums(rows, groups, 2, 2, lanes).algorithm
+    return replace(a, items=tuple(x for i in a.items for x in change(i)))
+
+
+def maximum_of_bytes(i: Any) -> Any:
+    return (replace(i, reduce=replace(i.reduce, op=Op.MAX)),) if i.name == "dot" else (i,)
+
+
+def product_of_sums(i: Any) -> Any:
+    return (replace(i, reduce=replace(i.reduce, op=Op.MUL)),) if i.name == "total" else (i,)
+
+
+def mean_beside(i: Any) -> Any:
+    """Another sum, which the output reads too."""
+    if not isinstance(i, Output):
+        return (i,)
+    r, (s,) = axis("more", 2), i.stores
+    more = ItemValue("more", (), Load(F, "scale", (0, r.var, 0)), Reduce(Op.ADD, (r,)))
+    return more, replace(i, stores=(replace(s, expr=mul(s.expr, Load(F, "more", ()))),))
+
+
+def copied_beside(i: Any) -> Any:
+    """A copy of the scaled sums, which the output reads in place of them."""
+    if not isinstance(i, Output):
+        return (i,)
+    axes, (s,) = tuple(axis(f"{a.var.name}_c", a.extent) for a in i.axes), i.stores
+    copy = ItemValue("copy", axes, Load(F, "total", tuple(a.var for a in axes)))
+    return copy, replace(i, stores=(replace(s, expr=Load(F, "copy", s.expr.index)),))
+
+
+def backward(i: Any) -> Any:
+    """The output reads the lanes from the last to the first."""
+    if not isinstance(i, Output):
+        return (i,)
+    (s,) = i.stores
+    return (
+        replace(i, stores=(replace(s, expr=Load(F, "total", (*s.expr.index[:2], 3 - s.expr.index[2]))),)),
+    )
+
+
 def minimum(v: ItemValue) -> ItemValue:
     assert v.reduce is not None
     return replace(v, reduce=replace(v.reduce, op=Op.MIN))
@@ -201,6 +244,18 @@ ROWS: list[tuple[str, Callable[[], Algorithm], DeviceInfo, str]] = [
      "blocks of 2 of 8; they are to be two vectors of 16 or more, and whole"),
     ("blocks", lambda: scaled_blocks(3, 96, 32).algorithm, replace(WIDE, vector_bytes=4),
      "scale is not read in order along l"),
+    ("scaled_sums", lambda: stored(byte_sums(2, 2, 2, 2, 4).algorithm, combined), WIDE,
+     "the last item is no output that just stores"),
+    ("scaled_sums", lambda: matmul(4, 4, 4).algorithm, WIDE, "nothing sums products of bytes in int32"),
+    ("scaled_sums", lambda: bytes_with(mean_beside), WIDE, "more is computed beside dot"),
+    ("scaled_sums", lambda: bytes_with(backward), WIDE,
+     "out reads its sums at other places than its own axes"),
+    ("scaled_sums", lambda: byte_sums(1, 1, 2, 2, 4).algorithm, WIDE, "out has no loop but that of its lanes"),
+    ("scaled_sums", lambda: bytes_with(maximum_of_bytes), WIDE, "dot is no sum"),
+    ("scaled_sums", lambda: bytes_with(product_of_sums), WIDE, "dot is not read by one other sum alone"),
+    ("scaled_sums", lambda: bytes_with(copied_beside), WIDE, "total is not read by out alone"),
+    ("scaled_sums", lambda: byte_sums(2, 2, 2, 2, 1).algorithm, WIDE,
+     "the operands of dot do not lie in lanes of 4 bytes"),
     ("windows", lambda: softmax(4, 32).algorithm, WIDE, "2 values and 1 output; it is for one of each"),
     ("windows", plain, WIDE, "v is no reduction"),
     ("windows", lambda: stored(total(4, 32, "j").algorithm, combined), WIDE, "out combines with what is there"),

@@ -27,6 +27,7 @@ contraction    chosen: tile 6x4 vectors, panel b 1024x64 in local, 69.1 M cycles
                  contraction.chain: 256 (3 options; next: 128)
 dots           no: 1,024 x 1,024 results; 39 % more cycles than tiles
 depth          no: 1,024 products in a sum, for which a panel of the whole depth is taken
+scaled_sums    not reached
 blocks         not reached
 windows        not reached
 prefixes       not reached
@@ -40,6 +41,7 @@ levels         no: no sum adds more than 128 terms, or 768 products, in sequence
         """\
 online         no: 2 reductions and 1 output; a chain has 4 and 1
 contraction    no: top is no sum
+scaled_sums    no: nothing sums products of bytes in int32
 blocks         no: 2 values and 1 output; it is for one of each
 windows        no: 2 values and 1 output; it is for one of each
 prefixes       no: 2 values and 1 output; it is for one of each
@@ -57,6 +59,7 @@ levels         no: no sum adds more than 128 terms, or 768 products, in sequence
 online         chosen: one pass over blocks of 64 columns, tile 4x4 vectors (6 options; next: 6, +3 %)
                  online.columns: 4 (4 options; next: 1)
 contraction    not reached
+scaled_sums    not reached
 blocks         not reached
 windows        not reached
 prefixes       not reached
@@ -70,6 +73,7 @@ levels         no: no sum adds more than 128 terms, or 768 products, in sequence
         """\
 online         no: 1 reduction and 1 output; a chain has 4 and 1
 contraction    no: a factor of conv has no axis of its own: there is nothing to reuse
+scaled_sums    no: nothing sums products of bytes in int32
 blocks         no: conv is no sum over one axis
 windows        chosen: tile 8x1 vectors of 16, its windows in local (10 options; next: 7x1)
                  tasks: 16 (5 options; next: 2)
@@ -84,6 +88,7 @@ levels         no: no sum adds more than 128 terms, or 768 products, in sequence
         """\
 online         no: 1 reduction and 1 output; a chain has 4 and 1
 contraction    no: a factor of total has no axis of its own: there is nothing to reuse
+scaled_sums    no: nothing sums products of bytes in int32
 blocks         chosen: 2 blocks of 32 at a time, scaled once each
                  prefetch.bytes: 8192 (5 options; next: 0)
                  tasks: 16 (5 options; next: 2)

@@ -1,38 +1,15 @@
-"""A program's launches, beside their text: which grids, how large, over which buffers."""
+"""Programs as launches: which grids, how large, over which buffers."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 
-from weft.ir.index import Int, high
+from weft.backends.launches import Entry, Part
+from weft.ir.index import high
 from weft.ir.loops import Loop, LoopKind, Program
 from weft.ir.passes.grid import grid_parts, launches
 from weft.ir.passes.scratch import packed
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One launch of a program: `args` number the program's parameters, then its scratch buffers; the program's
-    runtime variables follow them."""
-
-    name: str
-    blocks: Int
-    threads: int
-    args: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A program: its launches in order, how many parameters and variables it has, and the bytes of its scratch
-    buffers."""
-
-    name: str
-    parts: tuple[Part, ...]
-    parameters: int
-    variables: tuple[str, ...]
-    scratch: tuple[int, ...]
 
 
 def split(
@@ -49,9 +26,8 @@ def split(
         for g in found.grids:
             block, _, thread = grid_parts(g)
             assert isinstance(thread.extent, int), "grids have a constant number of threads"
-            parts.append(
-                Part(g.name, block.extent, thread.extent, tuple(names.index(b.name) for b in g.params))
-            )
+            args = tuple(names.index(b.name) for b in g.params)
+            parts.append(Part(g.name, block.extent, thread.extent, args))
         sizes = tuple(high(b.size) * b.dtype.itemsize for b in found.scratch)
         entries.append(Entry(p.name, tuple(parts), len(p.params), tuple(v.name for v in p.variables), sizes))
         grids += found.grids
@@ -65,30 +41,6 @@ def as_grid(p: Program) -> Program:
         for s in p.body
     )
     return replace(p, body=body)
-
-
-def describe(entries: Sequence[Entry]) -> str | None:
-    """The entries as text; None where a number of blocks is only known at run time."""
-    if any(not isinstance(part.blocks, int) for e in entries for part in e.parts):
-        return None
-    return json.dumps([asdict(e) for e in entries])
-
-
-def parse(text: str) -> list[Entry]:
-    """Read what `describe` wrote. ValueError for anything else."""
-    try:
-        return [
-            Entry(
-                e["name"],
-                tuple(Part(p["name"], p["blocks"], p["threads"], tuple(p["args"])) for p in e["parts"]),
-                e["parameters"],
-                tuple(e["variables"]),
-                tuple(e["scratch"]),
-            )
-            for e in json.loads(text)
-        ]
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"not a description of launches: {error}") from error
 
 
 def offsets(sizes: Sequence[int], alignment: int) -> tuple[tuple[int, ...], int]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from weft.backends.llvm import dot_bytes
 from weft.backends.llvm.body import Body
 from weft.backends.llvm.frame import Frame, Place, Term
 from weft.backends.llvm.index import ref, uniform
@@ -72,6 +73,24 @@ def _text(module: Module, target: Target) -> str:
     )
 
 
+def byte_units(target: Target) -> dict[int, str]:
+    """The instructions that add four products of unsigned and signed bytes to each of so many lanes."""
+    features = set(target.features.split(","))
+    found: dict[int, str] = {}
+    if target.triple.startswith("x86_64"):
+        if "+avxvnni" in features or features >= {"+avx512vnni", "+avx512vl"}:
+            found |= {n: f"llvm.x86.avx512.vpdpbusd.{32 * n}" for n in (4, 8)}
+        if "+avx512vnni" in features:
+            found[16] = "llvm.x86.avx512.vpdpbusd.512"
+    return found
+
+
+def _lanes(target: Target) -> int:
+    """The lanes of 32 bits of a register."""
+    features = target.features.split(",")
+    return 16 if "+avx512f" in features else 8 if "+avx2" in features else 4
+
+
 def _kernel(module: Module, program: Program, target: Target) -> None:
     hooks = _Cpu(program.name, target)
     f = Function(module, f"define void @{program.name}(ptr %table, ptr %slots, ptr %vars) #0")
@@ -128,8 +147,10 @@ class _Cpu:
         )
 
     def multiply(self, body: Body, loop: Loop) -> bool:
-        """There are no matrix units: the loops run as loops."""
-        return False
+        """Four products of bytes in each lane are one instruction; other loops run as loops."""
+        return loop.kind is LoopKind.MATRIX and dot_bytes.render(
+            body, loop, byte_units(self.target), _lanes(self.target)
+        )
 
     def exchanged(self, body: Body, word: str, distance: int) -> str:
         """Nothing asks for it: no threads run in step here."""

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 
 from weft.backends.cpu.llvm import Module, Optimization, Target
-from weft.ir.index import Int, high
+from weft.backends.launches import Entry, Part
+from weft.ir.index import high
 from weft.ir.loops import Program
 from weft.ir.passes.grid import grid_parts, launches
 
@@ -22,30 +21,6 @@ BLOCKS_PER_CORE = 2
 """Blocks that shall find room on one multiprocessor when panels are kept in rings."""
 
 OPTIMIZATION = Optimization(level=2, unroll=True, codegen=3)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One launch of a program: `args` number the program's parameters, then its scratch buffers; the program's
-    runtime variables follow them."""
-
-    name: str
-    blocks: Int
-    threads: int
-    local_bytes: int
-    args: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A program: its launches in order, how many parameters and variables it has, and the bytes of its scratch
-    buffers."""
-
-    name: str
-    parts: tuple[Part, ...]
-    parameters: int
-    variables: tuple[str, ...]
-    scratch: tuple[int, ...]
 
 
 PTX = {(10, 0): 86, (10, 1): 86, (10, 3): 88, (11, 0): 90, (12, 0): 87, (12, 1): 88}
@@ -93,33 +68,6 @@ def compile_programs(
         parts: list[Part] = []
         for g, shape in zip(own, remaining, strict=False):
             args = tuple(names.index(b.name) for b in g.params)
-            parts.append(Part(g.name, grid_parts(g)[0].extent, shape.threads, shape.local_bytes, args))
+            parts.append(Part(g.name, grid_parts(g)[0].extent, shape.threads, args, shape.local_bytes))
         entries.append(Entry(p.name, tuple(parts), len(p.params), tuple(v.name for v in p.variables), sizes))
     return ptx, entries
-
-
-def describe(entries: Sequence[Entry]) -> str | None:
-    """The entries as text; None where a number of blocks is only known at run time."""
-    if any(not isinstance(part.blocks, int) for e in entries for part in e.parts):
-        return None
-    return json.dumps([asdict(e) for e in entries])
-
-
-def parse(text: str) -> list[Entry]:
-    """Read what `describe` wrote. ValueError for anything else."""
-    try:
-        return [
-            Entry(
-                e["name"],
-                tuple(
-                    Part(p["name"], p["blocks"], p["threads"], p["local_bytes"], tuple(p["args"]))
-                    for p in e["parts"]
-                ),
-                e["parameters"],
-                tuple(e["variables"]),
-                tuple(e["scratch"]),
-            )
-            for e in json.loads(text)
-        ]
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"not a description of launches: {error}") from error

@@ -23,6 +23,7 @@ from typing import Any, cast
 from weft import settings
 from weft.backends.cpu.llvm import version
 from weft.backends.interrupts import shielded
+from weft.backends.launches import Entry, describe, parse
 from weft.backends.llvm import scalar
 from weft.backends.protocol import (
     Bounds,
@@ -45,7 +46,7 @@ from weft.ir.ops import ELEMENTWISE
 
 from . import trial, warpgroups
 from .allocator import Allocator, MemoryBlock
-from .compile import Entry, compile_programs, describe, parse, target
+from .compile import compile_programs, target
 from .driver import CudaError, Driver, open_driver
 from .matrix import units
 from .peaks import peaks

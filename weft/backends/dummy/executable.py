@@ -14,7 +14,7 @@ from weft.backends.dummy.interpreter import interpret
 from weft.backends.dummy.pool import DummyMemory
 from weft.backends.dummy.queues import DummyEvent, DummyQueue
 from weft.backends.dummy.vectorized import Vectorized
-from weft.backends.protocol import Commands, CopyBytes, Launch, Memory, Step
+from weft.backends.protocol import Commands, CopyBytes, DeviceInfo, Launch, Memory, Step
 from weft.errors import DeviceError
 from weft.ir.dtypes import to_numpy
 from weft.ir.index import evaluate
@@ -115,6 +115,17 @@ class DummyExecutable:
         """As many as finished: a run that does not finish leaves nothing."""
         return self.finished
 
+    def run_ns(self, variables: Sequence[int] = ()) -> float:
+        """The simulated nanoseconds of a run that waits for nothing."""
+        info, total = self.device.info, 0.0
+        for step in self.commands.steps:
+            if isinstance(step, Launch):
+                values = tuple([variables[k] for k in step.variables])
+                total += info.launch_ns + _busy_ns(self.codes[step.program].needs(values), info)
+            else:
+                total += info.launch_ns + 2e9 * step.nbytes / info.bandwidth
+        return total
+
     def run(self, memories: Sequence[Memory], variables: Sequence[int] = (), queue: int = 0) -> None:
         """Execute the steps in order."""
         self._run(memories, variables, self.device.queue(queue))
@@ -172,7 +183,7 @@ class DummyExecutable:
             else:
                 code.quick.run(buffers, code.given(values))
         device.clock.launches += 1
-        busy = 1e9 * (needs.work.nbytes / info.bandwidth + needs.work.operations / info.flops)
+        busy = _busy_ns(needs, info)
         queue.submit(done, program.name, info.launch_ns, busy, device.compute)
         return round(info.launch_ns + busy)
 
@@ -187,6 +198,11 @@ class DummyExecutable:
         busy = 2e9 * step.nbytes / info.bandwidth * slower
         queue.submit(done, "copy", info.launch_ns, busy, device.compute)
         return round(info.launch_ns + busy)
+
+
+def _busy_ns(needs: Needs, info: DeviceInfo) -> float:
+    """The time for which a launch occupies the device."""
+    return 1e9 * (needs.work.nbytes / info.bandwidth + needs.work.operations / info.flops)
 
 
 def _written_over(memories: Sequence[Memory]) -> list[tuple[DummyMemory, np.ndarray[Any, Any]]]:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.backends.cpu.llvm import Optimization, Target, compile_ir, data_layout
-from weft.backends.cuda.compile import WARP, Entry, Part
+from weft.backends.cuda.compile import WARP
+from weft.backends.launches import Entry, Part
 from weft.ir.index import high
 from weft.ir.loops import Program
 from weft.ir.passes.grid import grid_parts, launches
@@ -34,7 +35,7 @@ def entries_of(programs: Sequence[Program], local_bytes: int) -> tuple[list[Prog
         for g in split.grids:
             block, _, thread = grid_parts(g)
             args = tuple(names.index(b.name) for b in g.params)
-            parts.append(Part(g.name, block.extent, high(thread.extent), 0, args))
+            parts.append(Part(g.name, block.extent, high(thread.extent), args))
         sizes = tuple(high(b.size) * b.dtype.itemsize for b in split.scratch)
         entries.append(Entry(p.name, tuple(parts), len(p.params), tuple(v.name for v in p.variables), sizes))
         grids += split.grids

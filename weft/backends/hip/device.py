@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from weft.backends.cpu.llvm import assembly_of, version
-from weft.backends.cuda.compile import Entry, describe
-from weft.backends.cuda.compile import parse as parse_entries
 from weft.backends.cuda.device import CudaCode, CudaDevice
 from weft.backends.cuda.driver import Driver
+from weft.backends.launches import Entry, describe
+from weft.backends.launches import parse as parse_entries
 from weft.backends.llvm import scalar
 from weft.backends.protocol import Bounds, DeviceInfo
 from weft.ir.loops import LoopKind, Program

@@ -40,7 +40,9 @@ from weft.ir.ops import Op
 MAX_WRITTEN_OUT = 4
 MAX_COPIES = 24
 FEW_COPIES = 8
-"""Limits, in iterations and statements, for writing a loop out that nobody has asked for."""
+MAX_VECTORS = 64
+LANES_OF_A_VECTOR = 16
+"""Limits, in iterations, statements and the vectors that these read, for writing a loop out that nobody asks for."""
 
 
 _RUNS = nullcontext(True)
@@ -180,6 +182,8 @@ class Body:
         """
         copies = extent * _copies(loop.body)
         if not 1 < extent <= MAX_WRITTEN_OUT or copies > MAX_COPIES:
+            return False
+        if extent * _vectors(loop.body) > MAX_VECTORS:
             return False
         if copies <= FEW_COPIES:
             return True
@@ -669,6 +673,29 @@ def _copies(block: Block) -> int:
         inside = _copies(s.body) if isinstance(s, Loop | If) else 1
         times = s.extent if isinstance(s, Loop) and s.kind is LoopKind.UNROLL else 1
         total += inside * (times if isinstance(times, int) else 1)
+    return total
+
+
+def _vectors(block: Block, lanes: Loop | None = None) -> int:
+    """About the number of vectors that a block reads or computes, with its short loops written out as well."""
+    total = 0
+    for s in block:
+        match s:
+            case Loop(extent=int(n)):
+                if s.kind is LoopKind.SERIAL and turned(s) is not None:
+                    total += MAX_VECTORS  # a square has as many instructions
+                    continue
+                short = s.kind is LoopKind.UNROLL or (s.kind is LoopKind.SERIAL and n <= MAX_WRITTEN_OUT)
+                inner = s if s.kind is LoopKind.VECTOR else lanes
+                total += _vectors(s.body, inner) * (n if short else 1)
+            case Loop() | If():
+                total += _vectors(s.body, lanes)
+            case _ if lanes is None or not isinstance(lanes.extent, int):
+                total += 1
+            case _:
+                steps = [coefficient(e.index[0], lanes.var) for e in walk(roots(s)) if isinstance(e, Load)]
+                apart = sum(step not in (-1, 0, 1) for step in steps)
+                total += -(-lanes.extent // LANES_OF_A_VECTOR) * max(1, memory.MAX_RUNS * apart)
     return total
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import gcd
 from typing import NamedTuple
@@ -326,36 +326,48 @@ def _load_block(frame: Frame, place: Place, offset: Affine, stride: int, ahead: 
     if size < 4:
         return _gather(frame, place, offset, None, None)
     parts: list[list[str]] = []
-    t = memory_type(dtype, size)
     for first in range(0, n, size):
-        rows: list[str] = []
-        for lane in range(first, first + size):
-            at = address(frame, place, _moved(offset, lane * stride))
-            rows.append(frame.f.emit(f"load {t}, ptr {at}, align {dtype.itemsize}"))
-        parts.append(_transposed(frame, t, rows))
+        ats = [address(frame, place, _moved(offset, lane * stride)) for lane in range(first, first + size)]
+        parts.append(_transposed(frame, dtype, ats))
     for k in range(size):
         whole = _joined(frame, memory_type(dtype), [p[k] for p in parts], size)
         frame.remember(frame.blocks, (place.base, version, _moved(offset, k)), whole)
     return frame.blocks[key]
 
 
-def _transposed(frame: Frame, t: str, rows: list[str]) -> list[str]:
-    """The columns of a square of vectors of type `t`, as vectors."""
-    n = len(rows)
-    distance = n // 2
-    while distance:
-        low = [c if not c & distance else n + c - distance for c in range(n)]
-        high = [c + distance if not c & distance else n + c for c in range(n)]
-        out = list(rows)
-        for i in range(n):
-            if not i & distance:
-                a, b = rows[i], rows[i + distance]
-                for row, picks in ((i, low), (i + distance, high)):
-                    order = ", ".join(f"i32 {k}" for k in picks)
-                    out[row] = frame.f.emit(f"shufflevector {t} {a}, {t} {b}, <{n} x i32> <{order}>")
-        rows = out
-        distance //= 2
-    return rows
+def _transposed(frame: Frame, dtype: DType, rows: list[str]) -> list[str]:
+    """The columns of a square whose rows begin at these addresses, as vectors; 4 of them, 8 or 16.
+
+    Four elements of every fourth row are loaded as one vector. Then the fours are transposed by pairs of neighbours,
+    which processors interleave in one instruction (a is row 0, b row 1 ..., e row 4):
+
+        a0 a1 a2 a3 e0 ..  b0 b1 b2 b3 f0 ..    ->    a0 b0 a1 b1 e0 f0 ..    ->    a0 b0 c0 d0 e0 f0 ..
+    """
+    n, f = len(rows), frame.f
+    four, t = memory_type(dtype, 4), memory_type(dtype, n)
+
+    def interleaved(a: str, b: str, width: int) -> Iterator[str]:
+        for start in (0, 2):
+            pair = (start, n + start, start + 1, n + start + 1)
+            if width == 2:
+                pair = (start, start + 1, n + start, n + start + 1)
+            order = _order(tuple([k + lane for k in range(0, n, 4) for lane in pair]))
+            yield f.emit(f"shufflevector {t} {a}, {t} {b}, <{n} x i32> <{order}>")
+
+    def column(first: int, at: int) -> str:
+        where = [
+            f.emit(f"getelementptr i8, ptr {p}, i64 {at * dtype.itemsize}") if at else p
+            for p in rows[first::4]
+        ]
+        pieces = [f.emit(f"load {four}, ptr {p}, align {dtype.itemsize}") for p in where]
+        return _joined(frame, memory_type(dtype), pieces, 4)
+
+    columns: list[str] = []
+    for at in range(0, n, 4):
+        a, b, c, d = (column(first, at) for first in range(4))
+        for ab, cd in zip(interleaved(a, b, 1), interleaved(c, d, 1), strict=True):
+            columns += interleaved(ab, cd, 2)
+    return columns
 
 
 def _joined(frame: Frame, scalar: str, parts: list[str], size: int) -> str:

@@ -111,8 +111,11 @@ class MeshDevice:
         return False
 
     def synchronize(self) -> None:
-        for device in self.devices:
-            device.synchronize()
+        """Wait for the devices that are open: one that is gone, as of a farm, has nothing left to do."""
+        names = set(self.mesh.devices)
+        for device in registry.opened_devices():
+            if device.info.name in names:
+                device.synchronize()
 
     def fingerprint(self) -> str:
         return f"{self.mesh}: {[d.fingerprint() for d in self.devices]}"

@@ -16,8 +16,9 @@ from typing import Any, cast
 
 from weft._version import __version__
 from weft.backends.boxes import BoxCopy
-from weft.backends.clike.parts import Entry, parse, split
-from weft.backends.clike.parts import describe as describe_entries
+from weft.backends.clike.parts import split
+from weft.backends.launches import Entry, parse
+from weft.backends.launches import describe as describe_entries
 from weft.backends.protocol import Code, Commands, Device, DeviceInfo, Memory
 from weft.backends.roofline import Limits, described
 from weft.backends.synchronous import check_range

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from weft._version import __version__
-from weft.backends.clike.parts import Entry, parse, split
-from weft.backends.clike.parts import describe as describe_entries
+from weft.backends.clike.parts import split
 from weft.backends.clike.scalar import NATIVE
+from weft.backends.launches import Entry, parse
+from weft.backends.launches import describe as describe_entries
 from weft.backends.protocol import Bounds, Code, Commands, Device, DeviceInfo, Event, Memory
 from weft.backends.roofline import Limits, described
 from weft.backends.synchronous import check_range

@@ -6,7 +6,7 @@ combined with float tensors are read from memory instead: the graph, its plan an
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,5 +48,6 @@ class Lifted:
 
 
 def lifting(numbers: Lifted) -> AbstractContextManager[object]:
-    """Have numbers read from memory within the block; not in a trace, which would keep them."""
-    return switched(lifted=numbers.node) if tracing.current() is None else nullcontext()
+    """Have numbers read from memory within the block; not in a trace, which would keep them. Composed functions are run
+    there, since a call would hold its numbers."""
+    return switched(inline=True, lifted=numbers.node if tracing.current() is None else None)

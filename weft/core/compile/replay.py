@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
     from weft.ir.placement import Layout
     from weft.scheduler.invariants import Split
-    from weft.scheduler.mesh_plans import MeshPlan
+    from weft.scheduler.mesh_plans import MeshPlan, SharedPlan
     from weft.scheduler.parts.plan import PartsPlan
     from weft.scheduler.plan import Plan
     from weft.scheduler.signature import Signature
@@ -234,6 +234,9 @@ class Replay:
             v = objects[k].value
             s = v.node.storage
             if s is None:
+                run.realize(
+                    [objects[j].value.node for j, *_ in self._checks]
+                )  # at once: they have much in common
                 run.realize_value(v)
                 s = v.node.storage
             if s.device is not device or s.shape != shape or s.dtype is not dtype:
@@ -858,7 +861,7 @@ class _Laid:
 
     layouts: list[Layout | None]
     asked: list[Node]
-    plan: MeshPlan | None
+    plan: MeshPlan | SharedPlan | None
     inputs: _Inputs
     source: list[int]
 

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from weft.ir.placement import Layout
     from weft.scheduler.details import KernelDetail
     from weft.scheduler.kernelize import DecisionLog
-    from weft.scheduler.meshes import Local
+    from weft.scheduler.meshes import Laid, Local
     from weft.scheduler.parts.cut import Cut, Exchange
     from weft.scheduler.parts.order import Step
-    from weft.scheduler.placing.layouts import Form
+    from weft.scheduler.placing.layouts import Decision, Form
     from weft.scheduler.plan import KernelInfo, Plan
+    from weft.scheduler.sharding.propagate import Choice
     from weft.scheduler.signature import Signature
 
 TIMED_RUNS = 5
@@ -381,7 +382,10 @@ def explain_nodes(nodes: Sequence[Node], time: bool = False) -> Explanation:
 
     todo = [n for n in dict.fromkeys(nodes) if n.storage is None and not (tracing.is_placeholder(n))]
     along = tuple(_along(todo)) if todo else ()
-    local = meshes.localized(todo, default_device) if meshes.touches(toposort(todo)) else None
+    on_mesh = meshes.touches(toposort(todo))
+    if on_mesh and (found := _of_shared(todo, along)) is not None and not time:
+        return found
+    local = meshes.localized(todo, default_device) if on_mesh else None
     asked = todo if local is None else list(dict.fromkeys(local.nodes))
     sig = signature(asked)
     names = {n.device or default_device() for n in asked} or {default_device()}
@@ -410,6 +414,44 @@ def explain_nodes(nodes: Sequence[Node], time: bool = False) -> Explanation:
     return Explanation(kernels, sum(p.ns or 0 for p in parts), limits, shared=shared, along=along)
 
 
+def _of_shared(nodes: Sequence[Node], along: tuple[ComputedAlong, ...]) -> Explanation | None:
+    """The explanation of a plan that all devices of a mesh run: the kernels of one device, the exchanges of all."""
+    from weft.ir.regions import boxes as bx
+    from weft.scheduler.mesh_plans import shared_plan
+    from weft.scheduler.parts.cut import Compute
+
+    found = shared_plan(nodes)
+    if found is None:
+        return None
+    plan, graph = found[0].plan, found[1]
+    lines = [f"the kernels are those of each of the {len(plan.devices)} devices of {graph.mesh.name}"]
+    steps: list[ExplainedKernel | ExplainedCopy] = []
+    exchanges: list[ExplainedExchange] = []
+    names, part = graph.mesh.devices, 0
+    for number, s in enumerate(plan.order.steps):
+        if isinstance(s.work, Compute):
+            part += 1
+            steps += [replace(k, part=part) for k in _kernels(s.work.nodes, names[0], lines)]
+            continue
+        move = s.work.move
+        assert move is not None and s.work.moved is not None
+        of = graph.moves[s.work.moved]
+        for at, name in enumerate(names):
+            for k, copy in plan.copies_of(number, at):
+                source = move.origin or names[k]
+                if source != name:
+                    box = "[" + ", ".join(map(repr, bx.at(move.wanted, plan.env[at]))) + "]"
+                    exchanges.append(
+                        ExplainedExchange(_tensor(of), box, source, name, copy.nbytes, move.stacked)
+                    )
+        received = sum(copy.nbytes for k, copy in plan.copies_of(number, 0) if k)
+        steps.append(ExplainedCopy(f"{graph.mesh.name} ({move.pattern})", names[0], received, False))
+    layouts = [*_chosen(graph.choices), *_asked(nodes, [laid for _, laid, _ in graph.results])]
+    return Explanation(
+        tuple(steps), None, None, (), tuple(lines), along, (), tuple(layouts), tuple(exchanges)
+    )
+
+
 def _timed_on(nodes: Sequence[Node], name: str) -> Explanation:
     """The kernels that computing these nodes takes on one device, and how long they take."""
     from weft.backends.registry import open_device
@@ -421,11 +463,15 @@ def _timed_on(nodes: Sequence[Node], name: str) -> Explanation:
 
 def _layouts(nodes: Sequence[Node], local: Local) -> Iterator[ExplainedLayout]:
     """The layouts of the nodes, and of what was laid out on the way to them as costs least."""
-    from weft.ir.ops import Op
-    from weft.scheduler.meshes import Laid
+    yield from _chosen(local.choices)
+    yield from _asked(nodes, local.found)
+
+
+def _chosen(choices: Mapping[Node, Choice | Decision]) -> Iterator[ExplainedLayout]:
+    """The layouts that were chosen, and why."""
     from weft.scheduler.sharding.propagate import Choice
 
-    for n, of in local.choices.items():
+    for n, of in choices.items():
         if not isinstance(of, Choice):
             (other, ns), *_ = of.others
             more = f"{_form(other)} would take {ns / 1e3:.4g} us longer" if ns < math.inf else "no other fits"
@@ -438,7 +484,14 @@ def _layouts(nodes: Sequence[Node], local: Local) -> Iterator[ExplainedLayout]:
             more = _count(other.moved_bytes, "B")
             why = f"the least to fetch; next: {_placements(other.layout)}, {more}"
         yield ExplainedLayout(_tensor(n), n.device or "", _placements(best.layout), why, best.moved_bytes)
-    for n, laid in zip(nodes, local.found, strict=True):
+
+
+def _asked(nodes: Sequence[Node], found: Sequence[Laid | Node]) -> Iterator[ExplainedLayout]:
+    """The layouts of nodes that are wishes."""
+    from weft.ir.ops import Op
+    from weft.scheduler.meshes import Laid
+
+    for n, laid in zip(nodes, found, strict=True):
         if isinstance(laid, Laid) and n.op is Op.COPY:
             yield ExplainedLayout(_tensor(n), laid.mesh.name, _placements(laid.layout), "as asked")
 

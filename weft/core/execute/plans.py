@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weft.errors import MemoryPlanError
     from weft.ir.placement import Layout
     from weft.scheduler.invariants import Split
-    from weft.scheduler.mesh_plans import MeshPlan
+    from weft.scheduler.mesh_plans import MeshPlan, SharedPlan
     from weft.scheduler.parts.plan import PartsPlan
     from weft.scheduler.plan import Plan
     from weft.scheduler.signature import Signature
@@ -89,7 +89,9 @@ def over_devices(nodes: Sequence[Node]) -> tuple[PartsPlan, Signature] | None:
     return None if sig.homeless else (parts_plan(sig), sig)
 
 
-def over_meshes(nodes: Sequence[Node], layouts: Mapping[Node, Layout]) -> tuple[MeshPlan, Signature] | None:
+def over_meshes(
+    nodes: Sequence[Node], layouts: Mapping[Node, Layout]
+) -> tuple[MeshPlan | SharedPlan, Signature] | None:
     """The plan for nodes on meshes, whose leaves without values will lie as `layouts` say, and their signature; None
     where leaves are in files."""
     from weft.scheduler.mesh_plans import plan_for

@@ -79,72 +79,99 @@ def _bits_of(x: Tensor) -> Tensor:
     return flatten((reshape(x, (*x.shape, 1)) >> arange(8, dtype=int32, device=x.device)) & 1, 1)
 
 
-def _scaled(scale: Tensor, q: Tensor, width: int) -> Tensor:
-    """A scale for each run of `width` numbers: (n, k), (n, k * width) -> (n, k, width)."""
-    return reshape(scale, (*scale.shape, 1)) * reshape(q.to(float32), (*scale.shape, width))
-
-
 # formats ------------------------------------------------------------------------------------------------------------
 
 
-def _q4_0(b: Tensor) -> Tensor:
-    return _half(b, 0) * (_fields(_bytes(b, 2, 16), 1, 16, 4) - 8).to(float32)
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockNumbers:
+    """Numbers of n blocks, in steps of equal size: value = scale * steps * (q - zero) + floor * floor_steps.
+
+    `q`: int32 (n, elements), of `bits`, from 0 on or `signed`. `scale`, `floor`: float32 (n, 1), exact in float16.
+    `steps`, `floor_steps`: int32 (n, parts), for equal parts of a block.
+    """
+
+    q: Tensor
+    bits: int
+    scale: Tensor
+    zero: int = 0
+    steps: Tensor | None = None
+    floor: Tensor | None = None
+    floor_steps: Tensor | None = None
+    signed: bool = False
+    signed_steps: bool = False
+
+    def widen(self) -> Tensor:
+        """The values as float32, (n, elements) or in parts (n, parts, elements of a part)."""
+        q = (self.q - self.zero if self.zero else self.q).to(float32)
+        scale, floor = self.scale, self.floor
+        if self.steps is not None:
+            q = reshape(q, (*self.steps.shape, -1))
+            scale = _of_parts(scale, self.steps)
+            floor = None if floor is None or self.floor_steps is None else _of_parts(floor, self.floor_steps)
+        return scale * q if floor is None else scale * q + floor
 
 
-def _q4_1(b: Tensor) -> Tensor:
-    return _half(b, 0) * _fields(_bytes(b, 4, 16), 1, 16, 4).to(float32) + _half(b, 2)
+def _of_parts(x: Tensor, steps: Tensor) -> Tensor:
+    """(n, 1), (n, parts) -> (n, parts, 1)"""
+    return reshape(x * steps.to(float32), (*steps.shape, 1))
 
 
-def _q5_0(b: Tensor) -> Tensor:
+def _q4_0(b: Tensor) -> BlockNumbers:
+    return BlockNumbers(_fields(_bytes(b, 2, 16), 1, 16, 4), 4, _half(b, 0), zero=8)
+
+
+def _q4_1(b: Tensor) -> BlockNumbers:
+    return BlockNumbers(_fields(_bytes(b, 4, 16), 1, 16, 4), 4, _half(b, 0), floor=_half(b, 2))
+
+
+def _q5_0(b: Tensor) -> BlockNumbers:
     q = _fields(_bytes(b, 6, 16), 1, 16, 4) | (_bits_of(_bytes(b, 2, 4)) << 4)
-    return _half(b, 0) * (q - 16).to(float32)
+    return BlockNumbers(q, 5, _half(b, 0), zero=16)
 
 
-def _q5_1(b: Tensor) -> Tensor:
+def _q5_1(b: Tensor) -> BlockNumbers:
     q = _fields(_bytes(b, 8, 16), 1, 16, 4) | (_bits_of(_bytes(b, 4, 4)) << 4)
-    return _half(b, 0) * q.to(float32) + _half(b, 2)
+    return BlockNumbers(q, 5, _half(b, 0), floor=_half(b, 2))
 
 
-def _q8_0(b: Tensor) -> Tensor:
-    return _half(b, 0) * _signed(b, 2, 32).to(float32)
+def _q8_0(b: Tensor) -> BlockNumbers:
+    return BlockNumbers(_signed(b, 2, 32), 8, _half(b, 0), signed=True)
 
 
-def _q2_k(b: Tensor) -> Tensor:
+def _q2_k(b: Tensor) -> BlockNumbers:
     scales, q = _bytes(b, 0, 16), _fields(_bytes(b, 16, 64), 2, 32, 2)
-    scale, low = _half(b, 80) * (scales & 15).to(float32), _half(b, 82) * (scales >> 4).to(float32)
-    return _scaled(scale, q, 16) - reshape(low, (*low.shape, 1))
+    return BlockNumbers(
+        q, 2, _half(b, 80), steps=scales & 15, floor=_half(b, 82) * -1, floor_steps=scales >> 4
+    )
 
 
-def _q3_k(b: Tensor) -> Tensor:
+def _q3_k(b: Tensor) -> BlockNumbers:
     low = _fields(_bytes(b, 96, 8), 1, 8, 4)
     high = _fields(_bytes(b, 104, 4), 1, 4, 2)
-    scale = _half(b, 108) * ((low | (high << 4)) - 32).to(float32)
-    q = (_fields(_bytes(b, 32, 64), 2, 32, 2) | (_flags(_bytes(b, 0, 32), 32) << 2)) - 4
-    return _scaled(scale, q, 16)
+    q = _fields(_bytes(b, 32, 64), 2, 32, 2) | (_flags(_bytes(b, 0, 32), 32) << 2)
+    return BlockNumbers(q, 3, _half(b, 108), zero=4, steps=(low | (high << 4)) - 32, signed_steps=True)
 
 
-def _scales_and_lows(b: Tensor) -> tuple[Tensor, Tensor]:
-    """The eight scales and the eight minima of 6 bits that Q4_K and Q5_K have in 12 bytes after their two halves."""
+def _k_numbers(b: Tensor, q: Tensor, bits: int) -> BlockNumbers:
+    """Q4_K and Q5_K: eight scales and eight minima of 6 bits in 12 bytes after the two halves."""
     first, second, rest = _bytes(b, 4, 4), _bytes(b, 8, 4), _bytes(b, 12, 4)
     scale = cat([first & 63, (rest & 15) | ((first >> 6) << 4)], 1)
     low = cat([second & 63, (rest >> 4) | ((second >> 6) << 4)], 1)
-    return _half(b, 0) * scale.to(float32), _half(b, 2) * low.to(float32)
+    return BlockNumbers(q, bits, _half(b, 0), steps=scale, floor=_half(b, 2) * -1, floor_steps=low)
 
 
-def _q4_k(b: Tensor) -> Tensor:
-    scale, low = _scales_and_lows(b)
-    return _scaled(scale, _fields(_bytes(b, 16, 128), 4, 32, 4), 32) - reshape(low, (*low.shape, 1))
+def _q4_k(b: Tensor) -> BlockNumbers:
+    return _k_numbers(b, _fields(_bytes(b, 16, 128), 4, 32, 4), 4)
 
 
-def _q5_k(b: Tensor) -> Tensor:
-    scale, low = _scales_and_lows(b)
+def _q5_k(b: Tensor) -> BlockNumbers:
     q = _fields(_bytes(b, 48, 128), 4, 32, 4) | (_flags(_bytes(b, 16, 32), 32) << 4)
-    return _scaled(scale, q, 32) - reshape(low, (*low.shape, 1))
+    return _k_numbers(b, q, 5)
 
 
-def _q6_k(b: Tensor) -> Tensor:
-    q = (_fields(_bytes(b, 0, 128), 2, 64, 4) | (_fields(_bytes(b, 128, 64), 2, 32, 2) << 4)) - 32
-    return _scaled(_half(b, 208) * _signed(b, 192, 16).to(float32), q, 16)
+def _q6_k(b: Tensor) -> BlockNumbers:
+    q = _fields(_bytes(b, 0, 128), 2, 64, 4) | (_fields(_bytes(b, 128, 64), 2, 32, 2) << 4)
+    return BlockNumbers(q, 6, _half(b, 208), zero=32, steps=_signed(b, 192, 16), signed_steps=True)
 
 
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
@@ -165,7 +192,8 @@ def _iq4_xs(b: Tensor) -> Tensor:
     low = _bytes(b, 4, 4)
     low = flatten((reshape(low, (-1, 4, 1)) >> (arange(2, dtype=int32, device=b.device) * 4)) & 15, 1)
     scale = _half(b, 0) * ((low | (high << 4)) - 32).to(float32)
-    return _scaled(scale, _looked_up(_IQ4, _fields(_bytes(b, 8, 128), 8, 16, 4)), 32)
+    q = _looked_up(_IQ4, _fields(_bytes(b, 8, 128), 8, 16, 4))
+    return reshape(scale, (*scale.shape, 1)) * reshape(q, (*scale.shape, 32))
 
 
 def _mxfp4(b: Tensor) -> Tensor:
@@ -180,15 +208,15 @@ def _trits(x: Tensor, count: int, width: int) -> Tensor:
     return flatten((((reshape(x, (-1, 1, width)) * power) & 255) * 3) >> 8, 1)
 
 
-def _tq1_0(b: Tensor) -> Tensor:
+def _tq1_0(b: Tensor) -> BlockNumbers:
     q = cat(
         [_trits(_bytes(b, 0, 32), 5, 32), _trits(_bytes(b, 32, 16), 5, 16), _trits(_bytes(b, 48, 4), 4, 4)], 1
     )
-    return _half(b, 52) * (q - 1).to(float32)
+    return BlockNumbers(q, 2, _half(b, 52), zero=1)
 
 
-def _tq2_0(b: Tensor) -> Tensor:
-    return _half(b, 64) * (_fields(_bytes(b, 0, 64), 2, 32, 2) - 1).to(float32)
+def _tq2_0(b: Tensor) -> BlockNumbers:
+    return BlockNumbers(_fields(_bytes(b, 0, 64), 2, 32, 2), 2, _half(b, 64), zero=1)
 
 
 # quantizing ---------------------------------------------------------------------------------------------------------
@@ -258,13 +286,13 @@ def _to_q8_0(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """`elements` in `nbytes`, at which number in files, how they are widened, (n, nbytes) -> n * elements floats, and
-    made, (n, elements) -> (n, nbytes)."""
+    """`elements` in `nbytes`, at which number in files, how they are read, (n, nbytes) -> numbers or n * elements
+    floats, and made, (n, elements) -> (n, nbytes)."""
 
     number: int
     elements: int
     nbytes: int
-    widen: Callable[[Tensor], Tensor]
+    read: Callable[[Tensor], BlockNumbers | Tensor]
     make: Callable[[Tensor], Tensor] | None = None
 
 
@@ -302,6 +330,26 @@ class BlockFormat(Enum):
         """Bytes of a block."""
         return self.value.nbytes
 
+    @property
+    def even(self) -> bool:
+        """True where its numbers are steps of equal size, not values in a table."""
+        return self not in (BlockFormat.IQ4_NL, BlockFormat.IQ4_XS, BlockFormat.MXFP4)
+
+
+def _widened(blocks: Tensor, format: BlockFormat) -> Tensor:
+    found = format.value.read(blocks)
+    return found.widen() if isinstance(found, BlockNumbers) else found
+
+
+def numbers_of(blocks: Tensor, format: BlockFormat) -> BlockNumbers:
+    """The numbers of blocks, (n, bytes of a block). ArgumentError where they stand for values in a table."""
+    found = format.value.read(blocks)
+    if not isinstance(found, BlockNumbers):
+        raise ArgumentError(
+            f"{format.name}: its numbers are no steps of equal size, but stand for values in a table"
+        )
+    return found
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockTensor:
@@ -336,7 +384,7 @@ class BlockTensor:
         >>> y = x @ weights["blk.0.ffn_up.weight"].dequantize().T     # one kernel, which reads the blocks
         """
         blocks = reshape(self.data, (-1, self.format.nbytes))
-        return reshape(self.format.value.widen(blocks), self.shape).to(dtype)
+        return reshape(_widened(blocks, self.format), self.shape).to(dtype)
 
     def __repr__(self) -> str:
         return f"BlockTensor(shape={self.shape}, format={self.format.name})"

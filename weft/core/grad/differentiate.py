@@ -11,7 +11,7 @@ from weft.autograd.context import grad_mode
 from weft.autograd.value import HOOKS, Value
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import Handle, describe, standing_for, value_of, wrap, wrap_untracked, writing
-from weft.core.execute import tracing, watched
+from weft.core.execute import edits, tracing, watched
 from weft.core.execute.changes import restored_on_error
 from weft.core.execute.pending import postponed
 from weft.core.execute.realization import catch_up_gradients, note
@@ -33,10 +33,12 @@ class RemovableHandle:
         if prepend:
             for key in [k for k in hooks if k != self.id]:
                 hooks[key] = hooks.pop(key)
+        edits.note()
 
     def remove(self) -> None:
         """The hook is called no more."""
         self._hooks.pop(self.id, None)
+        edits.note()
 
     def __enter__(self) -> RemovableHandle:
         return self

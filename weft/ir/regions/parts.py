@@ -85,6 +85,13 @@ def needed_boxes(node: Node, box: IndexBox) -> tuple[IndexBox, ...] | None:
     return tuple(found)
 
 
+def placed_axes(node: Node) -> Sequence[int] | None:
+    """The axes along which the places of elements matter to an op, where a box may begin anywhere along others; None
+    of an op for which that is not so."""
+    placed = _PLACED_ALONG.get(node.op)
+    return None if placed is None else placed(node)
+
+
 def _ends(i: Interval) -> tuple[int, int]:
     assert isinstance(i.lo, int) and isinstance(i.hi, int), i
     return i.lo, i.hi

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from weft.ir.dtypes import int32
 from weft.ir.graph import Axes, Node
 from weft.ir.index import Int, Var, high, variables
 from weft.ir.movement import source
-from weft.ir.ops import MOVEMENT, Op
+from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,44 @@ def contraction(node: Node) -> Contraction | None:
     if own[0] == 1 or own[1] == 1:
         return None
     return Contraction((product.inputs[0], product.inputs[1]), (own[1], own[0]))
+
+
+_NEAR = 64
+"""Nodes between a sum of bytes and the sum that reads it, at most: scales and offsets with their movement."""
+
+
+def scales_bytes(node: Node) -> bool:
+    """True for a sum of bytes, or for an elementwise function of one, and of no other contraction."""
+    seen: dict[Node, None] = {}
+    sums: list[Node] = []
+    stack = [node]
+    while stack and len(seen) <= _NEAR:
+        n = stack.pop()
+        if n in seen:
+            continue
+        seen[n] = None
+        if n.op in REDUCE:
+            sums.append(n)
+        elif n.storage is None and (n.op in ELEMENTWISE or n.op in MOVEMENT):
+            stack += n.inputs
+    found = [n for n in sums if sums_bytes(n) or contraction(n) is not None]
+    return not stack and len(found) == 1 and sums_bytes(found[0])
+
+
+def sums_bytes(node: Node) -> bool:
+    """True for an int32 sum of products of integers of 8 bits."""
+    if node.op is not Op.SUM or node.dtype is not int32:
+        return False
+    below = node.inputs[0]
+    while below.op in MOVEMENT:
+        below = below.inputs[0]
+    return below.op is Op.MUL and all(_is_byte(x) for x in below.inputs)
+
+
+def _is_byte(node: Node) -> bool:
+    while node.op in MOVEMENT:
+        node = node.inputs[0]
+    return node.op is Op.CAST and node.inputs[0].dtype.is_int and node.inputs[0].dtype.bits == 8
 
 
 def products(node: Node) -> dict[Node, bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 
+from weft.ir.dtypes import int32
 from weft.ir.graph import Node
 from weft.ir.index import variables
 from weft.ir.ops import MOVEMENT, REDUCE, Op
@@ -33,6 +34,8 @@ def fuse(view: View, node: Node, sites: Sequence[Site]) -> FuseInto | Cut:
 
 def _fuse(view: View, node: Node, f: Facts, sites: Sequence[Site]) -> FuseInto | Cut:
     """The decision on a device that binds any number of buffers."""
+    if id(node) in view.prepared.terms:
+        return FuseInto(sites)
     if node.op in REDUCE:
         return _reduction(node, f, sites) or FuseInto(sites)
     if id(node) in view.prepared.replaced_by:
@@ -116,11 +119,13 @@ def _by_cost(costs: Comparison, why: str, in_reader: bool = True) -> Cut | Compa
 
 
 def _widens(node: Node) -> bool:
-    """A conversion of a 16-bit float to a wider one: exact, and nearly free wherever it is read."""
-    if node.op is not Op.CAST or not node.dtype.is_float:
+    """A conversion of a 16-bit float or an 8-bit integer to a wider one: exact, and nearly free wherever it is read."""
+    if node.op is not Op.CAST:
         return False
     below = node.inputs[0].dtype
-    return below.is_float and below.bits == 16 and node.dtype.bits > 16
+    if node.dtype.is_float:
+        return below.is_float and below.bits == 16 and node.dtype.bits > 16
+    return node.dtype is int32 and below.is_int and below.bits == 8
 
 
 def _repeated(node: Node, f: Facts, sites: Sequence[Site], groups: int) -> Cut | Comparison | None:

@@ -7,8 +7,10 @@ from math import prod
 
 from weft.ir.graph import Node
 from weft.ir.index import Var, high
+from weft.ir.ops import Op
 from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.bijection import divided, one_to_one
+from weft.scheduler.kernelize.contraction import scales_bytes
 from weft.scheduler.kernelize.decisions import Cut
 from weft.scheduler.kernelize.facts import Big, Facts
 from weft.scheduler.kernelize.groups import Frame, Group, Site
@@ -31,7 +33,7 @@ def refusal(node: Node, f: Facts, site: Site) -> Cut | None:
         return None
     readers = group.frames_of(site.frames)
     if f.big is Big.CONTRACTION:
-        why = _contraction_refusal(group, site, axes, readers)
+        why = _contraction_refusal(node, group, site, axes, readers)
     else:
         why = _reduction_refusal(group, site, axes, readers)
     if why is not None:
@@ -59,9 +61,11 @@ def _reduction_refusal(
 
 
 def _contraction_refusal(
-    group: Group, site: Site, axes: frozenset[Var], readers: Sequence[Frame]
+    node: Node, group: Group, site: Site, axes: frozenset[Var], readers: Sequence[Frame]
 ) -> str | None:
     """The reason why a contraction does not fit into the loops of its readers."""
+    if _scaled(node, group, axes, readers):
+        return "a reshape splits its axes" if any(divided(i) for i in site.index) else None
     if any(r.node is not None for r in readers):
         return "a product is not computed inside another reduction"
     if len(readers) != 1 or len(group.outputs()) != 1:
@@ -73,6 +77,17 @@ def _contraction_refusal(
     if any(divided(i) for i in site.index):
         return "a reshape splits its axes"
     return None
+
+
+def _scaled(node: Node, group: Group, axes: frozenset[Var], readers: Sequence[Frame]) -> bool:
+    """True for sums of a few products of bytes that one other sum adds up, the kernel's only one: as integers, they are
+    a small part of its work, and to store them takes more bytes than what they are made of."""
+    if not scales_bytes(node) or len(readers) != 1 or group.reductions() != list(readers):
+        return False
+    (reader,) = readers
+    assert reader.node is not None
+    every = frozenset((*reader.axes, *reader.reduced))
+    return reader.node.op is Op.SUM and len(group.outputs()) == 1 and axes == every
 
 
 def _meet(group: Group, other: Frame, readers: Sequence[Frame]) -> bool:

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.ir import dtypes
-from weft.ir.graph import Along, Node, ScatterCombine, apply, elements, toposort
+from weft.ir.graph import Along, Node, ProductAxes, ScatterCombine, apply, elements, toposort
 from weft.ir.index import high
 from weft.ir.ops import Op
 from weft.scheduler.kernelize import cost
+from weft.scheduler.kernelize.contraction import products
 from weft.scheduler.kernelize.facts import is_leaf
 
 
@@ -21,6 +22,9 @@ class Prepared:
     order: tuple[Node, ...]
     forced: Mapping[int, str]
     replaced_by: Mapping[int, Node]
+    terms: frozenset[int] = frozenset()
+    """The products that a sum in the mode "same" adds in one rounding each, by id, and movement between: in memory they
+    would be rounded, so whether they are stored must not depend on sizes."""
 
     def in_own_kernel(self, node: Node) -> bool:
         """True where the node is stored by a kernel of its own kind, never computed inside another."""
@@ -61,7 +65,9 @@ def prepare(outputs: Sequence[Node], pieces: int = cost.MAX_WRITTEN_PIECES) -> P
             for m, why in _buffers(n, forced):
                 if not is_leaf(m):
                     forced.setdefault(id(m), why)
-    return Prepared(tuple(order), forced, replaced_by)
+    sums = [products(n) for n in order if n.op is Op.SUM and isinstance(n.attrs, ProductAxes)]
+    terms = frozenset(id(m) for found in sums if any(m.op is Op.MUL for m in found) for m in found)
+    return Prepared(tuple(order), forced, replaced_by, terms)
 
 
 def _is_single(scatter: Node) -> bool:

@@ -321,48 +321,52 @@ def _tiles(axes: Axes, info: DeviceInfo) -> dict[TileSize, float]:
     free = {a.var for a in (*c.own(1 - side), panel)}
     around = prod(typical(a.extent) for a in c.value.axes if a.var not in free)
     spread = parallel.pays(k, info, 2.0 * macs)
-    packed: dict[int, bool] = {}
+    each, line = macs / (p * s), costs.line_bytes
+    of_rows: list[tuple[float, float]] = []  # tiles along the stream, and cycles that a step's lines take
+    for rows in range(1, _most_rows(1, stream, info) + 1):
+        lines = 0.0
+        if clash(apart, rows, info):
+            lines = costs.l2_element_cycles * rows
+        elif strided and apart is not None:
+            lines = costs.l2_element_cycles * max(1, rows * min(apart, line) // line)
+        of_rows.append((blocks_of(stream.extent, rows), lines))
     square = square_of(k, c, side, panel, info)
     turning = squares.cycles(square, costs) * _elements(c, side) if square else packing
     cycles: dict[TileSize, float] = {}
-    for tile in _tiles_in_registers(p, stream, lanes, info):
-        rows, vectors = tile
-        if crowd and s % rows:
-            continue
-        panels, tiles = blocks_of(panel.extent, vectors * lanes), blocks_of(stream.extent, rows)
+    for vectors in _widths(p, lanes):
+        width = vectors * lanes
+        panels, packed = blocks_of(panel.extent, width), is_packed(k, c, side, panel, width)
         # per step of k: multiply-adds, or a dependent add; loads are nearly hidden, but where few rows use a vector of
         # the panel, whose rest has left the first cache by then
-        far = depth * vectors * lanes * c.value.dtype.itemsize > info.l1_bytes
-        step = max(
-            vectors * rows, costs.add_latency_cycles, vectors * (costs.l2_vector_cycles if far else 1.0)
-        )
-        step += costs.hidden_load_cycles * (vectors + rows)
-        if clash(apart, rows, info):
-            step += costs.l2_element_cycles * rows
-        elif strided and apart is not None:
-            step += costs.l2_element_cycles * max(1, rows * min(apart, costs.line_bytes) // costs.line_bytes)
-        cost = panels * tiles * step * (macs / (p * s)) + panels * seek
-        if vectors not in packed:
-            packed[vectors] = is_packed(k, c, side, panel, vectors * lanes)
-        if not packed[vectors] and not (direct and blocks * tiles <= MAX_UNPACKED_USES):
-            once = blocks * tiles <= 1 and is_in_squares(tile, square, info)
-            cost += min(turning, packing) if once else packing
-        tasks = around * ceildiv(p, vectors * lanes)
-        if spread and tasks >= info.cores:  # the last tasks leave cores idle
-            cost *= ceildiv(tasks, info.cores) * info.cores / tasks
-        cycles[tile] = cost
+        far = depth * width * c.value.dtype.itemsize > info.l1_bytes
+        least = max(costs.add_latency_cycles, vectors * (costs.l2_vector_cycles if far else 1.0))
+        tasks = around * ceildiv(p, width)
+        for rows in range(1, _most_rows(vectors, stream, info) + 1):
+            if crowd and s % rows:
+                continue
+            tiles, lines = of_rows[rows - 1]
+            step = max(vectors * rows, least) + costs.hidden_load_cycles * (vectors + rows) + lines
+            cost = panels * tiles * step * each + panels * seek
+            tile = TileSize(rows, vectors)
+            if not packed and not (direct and blocks * tiles <= MAX_UNPACKED_USES):
+                once = blocks * tiles <= 1 and is_in_squares(tile, square, info)
+                cost += min(turning, packing) if once else packing
+            if spread and tasks >= info.cores:  # the last tasks leave cores idle
+                cost *= ceildiv(tasks, info.cores) * info.cores / tasks
+            cycles[tile] = cost
     return cycles
 
 
-def _tiles_in_registers(panel: int, stream: Axis, lanes: int, info: DeviceInfo) -> list[TileSize]:
-    """Tiles whose accumulators, a row of the panel and one element of the stream are in registers."""
+def _widths(panel: int, lanes: int) -> list[int]:
+    """The widths of tiles, in vectors."""
+    wider = range(2, MAX_VECTORS + 1)
+    return [1, *(n for n in wider if (n - 1) * lanes < panel and n * lanes <= UNROLL_LIMIT)]
+
+
+def _most_rows(vectors: int, stream: Axis, info: DeviceInfo) -> int:
+    """The most rows of a tile whose accumulators, a row of the panel and one element of the stream are in registers."""
     height = high(stream.extent) if isinstance(stream.extent, int) else MAX_UNSIZED_ROWS
-    widths = (n for n in range(2, MAX_VECTORS + 1) if (n - 1) * lanes < panel and n * lanes <= UNROLL_LIMIT)
-    return [
-        TileSize(rows, vectors)
-        for vectors in (1, *widths)
-        for rows in range(1, min(height, (info.vector_registers - 1) // vectors - 1) + 1)
-    ]
+    return min(height, (info.vector_registers - 1) // vectors - 1)
 
 
 def _packing(k: Kernel, c: Contraction, side: int, panel: Axis, costs: CostModel) -> tuple[float, bool]:
@@ -446,9 +450,9 @@ def crowded(k: Kernel, c: Contraction, side: int, info: DeviceInfo) -> bool:
 
 def clash(apart: int | None, tall: int, info: DeviceInfo) -> bool:
     """The lines of so many rows, so far apart, do not fit into the first cache together: they share its sets."""
-    if not apart:
-        return False
     costs, sets = info.costs, info.costs.sets(info.l1_bytes)
+    if not apart or tall < costs.cache_ways:
+        return False
     used = [row * apart // costs.line_bytes % sets for row in range(tall)]
     return max(used.count(x) for x in set(used)) >= costs.cache_ways
 

@@ -30,6 +30,7 @@ from weft.scheduler.optimize import (
     pinned_dots,
     prefixes,
     rows,
+    scaled_sums,
     scatters,
     small_outputs,
     windows,
@@ -39,6 +40,7 @@ from weft.scheduler.optimize.rule import Chosen, NotReached, Rule
 CORES: tuple[Rule[Any, Any], ...] = (
     online.RULE,  # attention in one pass; before `contraction`, which would take one of its products
     contraction.RULE,  # sums of products with reuse; before all that has one reduction, of which it reuses most
+    scaled_sums.RULE,  # the same with products of bytes, summed as integers
     blocks.RULE,  # weights of few bits, times a vector; before `rows`, which would unpack each element by itself
     windows.RULE,  # depthwise convolutions, pooling; before `small_outputs`, which keeps fewer results
     prefixes.RULE,  # running sums of short rows; before `rows`, whose lanes would run along the sum

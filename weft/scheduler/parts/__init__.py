@@ -8,6 +8,8 @@ value into the memory of another device. Parts wait for exchanges, and exchanges
 for a whole device.
 
     cut.py       from a graph to parts and exchanges: which nodes go together, which values are stored between
+    stretches.py parts divided, so that exchanges go on beside the rest of a part
+    timing.py    when steps would run, by what they take: list scheduling, with lanes and wires as resources
     order.py     in which order they are started on which queues, who waits for whom, which values share memory
     proof.py     the steps put together again: they compute the graph, each box and each term of it once
     verify.py    the order followed step by step: each read after its write, nothing overwritten that is still read

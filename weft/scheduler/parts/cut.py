@@ -25,6 +25,7 @@ from weft.ir.index import high
 from weft.ir.ops import COMBINE, MOVEMENT, Op
 from weft.ir.rewrite import over
 from weft.scheduler.keeping import nbytes
+from weft.scheduler.parts.moves import Moved
 
 SPLIT_NS = 50_000
 """The time of a part below which it is joined with others that wait for the same: starting one, on two cores of Zen 5,
@@ -47,13 +48,15 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """The work of one device at one go: `nodes`, over leaves that stand for values, as values `results`."""
+    """The work of one device at one go: `nodes`, over leaves that stand for values, as values `results`; it takes about
+    `ns`."""
 
     device: str
     nodes: tuple[Node, ...]
     inputs: Mapping[Node, int]
     results: tuple[int, ...]
     level: int
+    ns: float = 0.0
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -63,7 +66,8 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """The box of a value, seen as a tensor of `shape`, that becomes a value on another device."""
+    """The box of a value, seen as a tensor of `shape`, that becomes a value on another device; or what a `moved` node
+    moves between all devices, each of which has such values."""
 
     source: int
     target: int
@@ -71,6 +75,13 @@ class Exchange:
     size: Shape
     box: Box | None
     level: int
+    moved: Node | None = None
+
+    @property
+    def move(self) -> Moved | None:
+        """The move between all devices; None for a copy from one to another."""
+        attrs = None if self.moved is None else self.moved.attrs
+        return attrs if isinstance(attrs, Moved) else None
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -167,6 +178,8 @@ class _Cutter:
 
     def _source(self, copy: Node, users: Mapping[Node, int]) -> _Source:
         (whole,) = copy.inputs
+        if isinstance(copy.attrs, Moved):
+            return _Source(whole, whole.shape, copy.shape, None)
         n = self._under_reshapes(whole)
         shrunk = n if n.op is Op.SHRINK and n in self.computed else None
         if shrunk is not None and isinstance(shrunk.attrs, Box):
@@ -330,10 +343,13 @@ class _Cutter:
         steps: list[Compute | Exchange] = []
         for p in parts:
             nodes, inputs = self._graph(p, number)
-            steps.append(Compute(p.device, nodes, inputs, tuple([number[n] for n in p.roots]), p.place))
+            steps.append(
+                Compute(p.device, nodes, inputs, tuple([number[n] for n in p.roots]), p.place, self._ns(p))
+            )
         for c in made:
             s = self.source[c]
-            steps.append(Exchange(number[s.node], number[c], s.shape, s.size, s.box, self.level[c]))
+            moved = c if isinstance(c.attrs, Moved) else None
+            steps.append(Exchange(number[s.node], number[c], s.shape, s.size, s.box, self.level[c], moved))
         # an exchange of level k reads what parts of level k - 1, or exchanges of it, give; parts of level k read it
         steps.sort(key=lambda s: (s.level, isinstance(s, Compute)))
         return Cut(tuple(values), tuple(steps), tuple([number[n] for n in self.outputs]))
@@ -351,10 +367,7 @@ class _Cutter:
             if n in made:
                 continue
             if ready:
-                below = tuple([made[i] for i in n.inputs])
-                if n.op is Op.LOOP and below != n.inputs:  # which carries no constants
-                    below = tuple([_stored(i) if i.op in (Op.CONST, Op.RANGE) else i for i in below])
-                made[n] = below[0] if n.op is Op.COPY else over(n, below)
+                made[n] = remade(n, tuple([made[i] for i in n.inputs]))
             elif n in number and n not in own:
                 made[n] = graph.buffer(n.shape, n.dtype, n.device or None, None)
                 inputs[made[n]] = number[n]
@@ -364,6 +377,13 @@ class _Cutter:
                 stack.append((n, True))
                 stack += [(i, False) for i in reversed(n.inputs)]
         return tuple([made[n] for n in part.roots]), inputs
+
+
+def remade(n: Node, inputs: tuple[Node, ...]) -> Node:
+    """A node of a part over other inputs: a copy is what it copies, which is there by then."""
+    if n.op is Op.LOOP and inputs != n.inputs:  # which carries no constants
+        inputs = tuple([_stored(i) if i.op in (Op.CONST, Op.RANGE) else i for i in inputs])
+    return inputs[0] if n.op is Op.COPY else over(n, inputs)
 
 
 def _stored(constant: Node) -> Node:

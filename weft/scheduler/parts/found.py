@@ -24,8 +24,10 @@ from weft.ir.index import Int, evaluate
 from weft.scheduler import realize as one
 from weft.scheduler.parts.cut import Compute, Cut, Exchange, cut
 from weft.scheduler.parts.order import Ordered, bytes_of, ordered
-from weft.scheduler.parts.plan import PartsPlan
+from weft.scheduler.parts.plan import PartsPlan, PlannedParts
 from weft.scheduler.parts.proof import prove
+from weft.scheduler.parts.stretches import divided
+from weft.scheduler.parts.timing import Ways
 from weft.scheduler.parts.verify import verify_parts
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Key, Signature, signature, snapshot
@@ -88,24 +90,38 @@ def is_valid(plan: PartsPlan) -> bool:
 
 
 def _built(sig: Signature) -> PartsPlan:
-    order, devices = steps_of(sig)
+    found, devices, ways = _cut(sig)
+    parts = PlannedParts(part_plan)
+    order = ordered(parts.timed(found, devices), devices, ways)
     if settings.verify():
         verify_parts(order, {name: d.info.kind for name, d in devices.items()})
-    return PartsPlan.of(order, devices, _part_plan)
+    return PartsPlan.of(order, devices, parts)
 
 
 def steps_of(sig: Signature) -> tuple[Ordered, dict[str, Device]]:
-    """The ordered steps of a graph, and its devices."""
+    """The ordered steps of a graph, and its devices: of its plan if there is one, else by what the devices are
+    described as."""
+    plan = _found.get((sig.key, one.default_device()))
+    if plan is not None and is_valid(plan):
+        return plan.order, dict(plan.devices)
+    found, devices, ways = _cut(sig)
+    return ordered(found, devices, ways), devices
+
+
+def _cut(sig: Signature) -> tuple[Cut, dict[str, Device], Ways]:
+    """A graph in parts, stretches and exchanges; its devices, and the links between them."""
     blank = Signature(
         sig.key, sig.leaves, (None,) * len(sig.leaves), sig.variables, sig.copies, sig.homeless
     )  # fmt: skip
     own = snapshot(blank)
     outputs = expand_calls(own.outputs)
     found = cut(outputs, own.leaves, _info, one.default_device())
+    devices = {name: registry.open_device(name) for name in _names(found)}
+    ways = Ways(devices)
+    found = divided(found, devices, ways)
     if settings.verify():
         prove(found, outputs, own.leaves)
-    devices = {name: registry.open_device(name) for name in _names(found)}
-    return ordered(found, devices), devices
+    return found, devices, ways
 
 
 def _names(found: Cut) -> list[str]:
@@ -119,7 +135,7 @@ def _info(name: str) -> DeviceInfo:
     return registry.open_device(name).info
 
 
-def _part_plan(sig: Signature, device: Device, dynamic: bool) -> tuple[Plan, bool]:
+def part_plan(sig: Signature, device: Device, dynamic: bool) -> tuple[Plan, bool]:
     """The plan of a part, and whether no other one will take over from it."""
     plan = one.plan_for(sig, device, dynamic=dynamic, at_once=True)
     return plan, one.is_settled(sig, device, dynamic)

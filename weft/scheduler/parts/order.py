@@ -1,9 +1,10 @@
 """The order in which steps are started, on which queues, who waits for whom, and which values share memory.
 
 A *lane* is a queue of a device; what is started on one lane runs in order. Parts are on queue 0, what arrives from
-other devices on the last queue that is used, 1, if there is one. Another lane's work is waited for by an event: by the
-queue, where both are of one backend, else by the host, which then knows all that came before. A device whose queue is
-synchronous (a CPU) runs while the host waits: its parts are started when nothing else can be.
+other devices on the others, by where it is from. Of what could be started, that comes first which would run first by
+the times of parts and links (timing.py). Another lane's work is waited for by an event: by the queue, where both are of
+one backend, else by the host, which then knows all that came before. A device whose queue is synchronous (a CPU) runs
+while the host waits: its parts are started when nothing else can be.
 
 Two values may have the same memory where every step that used the first is known to be done when the second is
 written: *known* by the order of lanes and the events that are waited for anyway.
@@ -12,7 +13,7 @@ written: *known* by the order of lanes and the events that are waited for anyway
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from heapq import heappop, heappush
@@ -24,6 +25,7 @@ from weft.backends.synchronous import SynchronousQueue
 from weft.ir.graph import elements
 from weft.ir.index import Int, high
 from weft.scheduler.parts.cut import Compute, Cut, Exchange, Value
+from weft.scheduler.parts.timing import Timed, Ways, begins
 
 SMALL_BYTES = 1 << 16
 """The bytes up to which what the host has is copied on queue 0: an event costs as much (8 us of PoCL on Zen 5)."""
@@ -81,7 +83,8 @@ class Slot:
 class Ordered:
     """Steps in the order in which they are started. `slot`: the memory of each value, None for leaves and what is
     lent. `starts`: devices whose earlier work is waited for; `ends`: at the end, queue 0 of a device waits for a step
-    (None: the host does), so that what runs there later comes after all of this."""
+    (None: the host does), so that what runs there later comes after all of this. `ns`: about what it takes, the host
+    aside."""
 
     cut: Cut
     steps: tuple[Step, ...]
@@ -91,6 +94,7 @@ class Ordered:
     starts: tuple[str, ...]
     ends: tuple[tuple[str | None, int], ...]
     synchronous: frozenset[str]
+    ns: float = 0.0
 
     @property
     def exchanges(self) -> list[Step]:
@@ -131,9 +135,9 @@ def bytes_of(cut: Cut, x: Exchange, value: Callable[[Int], int]) -> BoxCopy:
     return box_copy(size, cut.values[x.source].dtype.itemsize, source, Within.whole(size))
 
 
-def ordered(cut: Cut, devices: Mapping[str, Device]) -> Ordered:
+def ordered(cut: Cut, devices: Mapping[str, Device], ways: Ways) -> Ordered:
     """The order for these steps on these devices."""
-    return _Order(cut, devices).ordered()
+    return _Order(cut, devices, ways).ordered()
 
 
 @dataclass(slots=True)
@@ -148,8 +152,8 @@ class _Room:
 class _Order:
     """The state of one planning: what each lane and the host know."""
 
-    def __init__(self, cut: Cut, devices: Mapping[str, Device]) -> None:
-        self.cut, self.devices = cut, devices
+    def __init__(self, cut: Cut, devices: Mapping[str, Device], ways: Ways) -> None:
+        self.cut, self.devices, self.links = cut, devices, ways
         self.names = tuple(devices)
         self.number = {name: k for k, name in enumerate(self.names)}
         self.synchronous = frozenset(
@@ -193,27 +197,29 @@ class _Order:
         for k, s in enumerate(steps):
             for g in {giver[v] for v in s.reads if v in giver}:
                 users[g].append(k)
-        ready: list[tuple[int, int]] = []  # those that the host need not wait for, a heap
-        held: list[int] = []
+        timed = self._timed(giver, lanes, ways)
+        at = begins(timed)
+        ready: list[tuple[int, float, int]] = []  # those that the host need not wait for, a heap
+        held: list[tuple[float, int]] = []
 
         def sort_out(numbers: Iterable[int]) -> None:
             for k in numbers:
                 blocks = self._blocks(steps[k], lanes[k], ways[k])
                 if blocks == WAITS:
-                    heappush(held, k)
+                    heappush(held, (at[k], k))
                 else:
-                    heappush(ready, (blocks, k))
+                    heappush(ready, (blocks, at[k], k))
 
         sort_out(k for k, n in enumerate(left) if not n)
         while ready or held:
             if ready:
-                k = heappop(ready)[1]
+                k = heappop(ready)[2]
                 self._issue(steps[k], lanes[k], ways[k])
             else:
-                k, *others = held
+                (_, k), *others = held
                 self._issue(steps[k], lanes[k], ways[k])
                 held.clear()
-                sort_out(others)  # for what the host knows by now
+                sort_out([other for _, other in others])  # for what the host knows by now
             for u in users[k]:
                 left[u] -= 1
             sort_out([u for u in users[k] if not left[u]])
@@ -226,8 +232,22 @@ class _Order:
         starts = tuple([name for k, name in enumerate(self.names) if start_of(k) in waited])
         return Ordered(
             self.cut, tuple(final), tuple(self.slots), tuple(self.slot), self.names, starts, ends,
-            self.synchronous,
+            self.synchronous, max([b + s.ns for b, s in zip(at, timed, strict=True)], default=0.0),
         )  # fmt: skip
+
+    def _timed(self, giver: Mapping[int, int], lanes: Sequence[Lane], ways: Sequence[Way]) -> list[Timed]:
+        """The steps as they are timed."""
+        timed: list[Timed] = []
+        for s, lane, way in zip(self.cut.steps, lanes, ways, strict=True):
+            after = tuple({giver[v] for v in s.reads if v in giver})
+            if isinstance(s, Compute):
+                timed.append(Timed(s.ns, after, (lane,)))
+            elif way is Way.LENT:
+                timed.append(Timed(0.0, after, ()))
+            else:
+                wires = self.links.link(self.cut, s).wires
+                timed.append(Timed(self.links.ns(self.cut, s), after, (lane, *wires)))
+        return timed
 
     def _lane(self, s: Compute | Exchange) -> Lane:
         if isinstance(s, Compute):
@@ -238,7 +258,10 @@ class _Order:
         copy = fixed_copy(self.cut, s)
         if copy is not None and copy.nbytes <= SMALL_BYTES and source in self.synchronous:
             return Lane(device)  # it waits for nothing, and is there before an event could say so
-        return Lane(device, copy_queue(self.devices[device]))
+        others = self.devices[device].info.queues - 1
+        if others < 1:
+            return Lane(device)
+        return Lane(device, 1 + (self.number[source] - self.number[device] - 1) % others)
 
     def _way(self, x: Exchange) -> Way:
         """The way of an exchange: no copy where the target is done with the memory when the run is."""

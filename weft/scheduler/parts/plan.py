@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias, cast
 
 import numpy as np
 
 from weft.backends.boxes import copy_box
-from weft.backends.protocol import Borrower, BoxCopier, Device, Event, Memory, device_class
+from weft.backends.protocol import Borrower, BoxCopier, Device, Event, Foretold, Memory, device_class
 from weft.backends.storage import Storage, unsupported
 from weft.errors import DeviceError, MemoryPlanError
 from weft.ir.dtypes import DType
 from weft.ir.graph import Shape
 from weft.ir.index import Int, evaluate
-from weft.scheduler.parts.cut import Compute, Exchange
+from weft.scheduler.parts.cut import Compute, Cut, Exchange
 from weft.scheduler.parts.order import Ordered, Step, Way, bytes_of, copy_queue, start_of
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Key, Signature, signature
@@ -65,11 +65,11 @@ class _Move:
     copier: BoxCopier | None
 
 
-class _EqualParts:
+class EqualParts:
     """The plans of one plan's parts: one is built for equal parts of devices of one class, and bound to each device."""
 
-    def __init__(self, plan_for: PlanFor) -> None:
-        self._plan_for = plan_for
+    def __init__(self, find: PlanFor) -> None:
+        self.find = find
         self._built: dict[Hashable, Plan] = {}
         self._bound: dict[tuple[Device, Hashable], Plan] = {}
 
@@ -86,10 +86,52 @@ class _EqualParts:
         if built is not None:
             plan = self._bound[device, key] = built.on(device)
             return plan, True
-        plan, settled = self._plan_for(sig, device, True)
+        plan, settled = self.find(sig, device, True)
         if settled and plan.shared is None:
             self._built[key] = self._bound[device, key] = plan
         return plan, settled
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A part's plan: its signature, the values that are its leaves, in order, and whether no other plan takes over."""
+
+    sig: Signature
+    reads: tuple[int, ...]
+    plan: Plan
+    settled: bool
+
+    def ns(self) -> float | None:
+        """The time of a run, where the device states it."""
+        executable = self.plan.executable
+        if self.sig.variables or self.plan.shared is not None or not isinstance(executable, Foretold):
+            return None
+        return executable.run_ns(self.plan.constants)
+
+
+class PlannedParts:
+    """The plans of one graph's parts."""
+
+    def __init__(self, find: PlanFor) -> None:
+        self.equal = EqualParts(find)
+        self._planned: dict[int, Planned] = {}
+
+    def planned(self, part: Compute, device: Device) -> Planned:
+        """The plan of a part; parts are told apart by their first result."""
+        first = part.results[0]
+        if first not in self._planned:
+            sig = signature(part.nodes)
+            reads = tuple([part.inputs[n] for n in sig.leaves])
+            self._planned[first] = Planned(sig, reads, *self.equal.plan_for(sig, device))
+        return self._planned[first]
+
+    def timed(self, cut: Cut, devices: Mapping[str, Device]) -> Cut:
+        """The cut with the times that devices state."""
+        steps: list[Compute | Exchange] = []
+        for s in cut.steps:
+            ns = self.planned(s, devices[s.device]).ns() if isinstance(s, Compute) else None
+            steps.append(s if ns is None or isinstance(s, Exchange) else replace(s, ns=ns))
+        return replace(cut, steps=tuple(steps))
 
 
 @dataclass(slots=True)
@@ -103,10 +145,9 @@ class PartsPlan:
     plan_for: PlanFor
 
     @classmethod
-    def of(cls, order: Ordered, devices: Mapping[str, Device], plan_for: PlanFor) -> PartsPlan:
-        """The plan, with those of all parts built or found: of equal parts once for each class of devices."""
+    def of(cls, order: Ordered, devices: Mapping[str, Device], parts: PlannedParts) -> PartsPlan:
+        """The plan, with those of all parts."""
         steps: list[_Part | _Move] = []
-        equal = _EqualParts(plan_for)
         names: set[str] = set()
         values = order.cut.values
         for s in order.steps:
@@ -118,12 +159,10 @@ class PartsPlan:
                 copier = device if isinstance(device, BoxCopier) else None
                 steps.append(_Move(s, device, origin, copy_queue(origin), copier))
                 continue
-            sig = signature(s.work.nodes)
-            names.update(v.name for v in sig.variables)
-            reads = tuple([s.work.inputs[n] for n in sig.leaves])
-            plan, settled = equal.plan_for(sig, device)
-            steps.append(_Part(s, device, sig, reads, plan, settled))
-        return cls(order, devices, steps, tuple(sorted(names)), plan_for)
+            p = parts.planned(s.work, device)
+            names.update(v.name for v in p.sig.variables)
+            steps.append(_Part(s, device, p.sig, p.reads, p.plan, p.settled))
+        return cls(order, devices, steps, tuple(sorted(names)), parts.equal.find)
 
     def run(self, inputs: Sequence[Memory], env: Mapping[str, int]) -> list[Storage]:
         """The results for these memories of the leaves, and values of runtime variables."""

@@ -18,6 +18,7 @@ from weft.ir.graph import Node, Shape, intern
 from weft.ir.ops import Op
 from weft.ir.rewrite import rewritten
 from weft.scheduler.parts.cut import Compute, Cut, Exchange
+from weft.scheduler.parts.moves import Moved, verify_move
 
 _ANYWHERE = "anywhere:0"
 """The device of all nodes that are compared: where they are computed makes no difference to what they are."""
@@ -74,6 +75,8 @@ def _node(n: Node, inputs: tuple[Node, ...]) -> Node:
         Op.CONST,
         Op.RANGE,
     )  # a loop's, which carries no constants
+    if isinstance(n.attrs, Moved):
+        return intern(n.op, inputs, n.attrs, n.shape, n.dtype, _ANYWHERE)
     if n.op is Op.COPY or stored:
         return inputs[0]
     if n.op is Op.RESHAPE:
@@ -97,7 +100,11 @@ def _computed(step: Compute, made: Mapping[int, Node]) -> list[Node]:
 
 
 def _moved(cut: Cut, step: Exchange, source: Node) -> Node:
-    """The box of a value that an exchange gives."""
+    """The box of a value that an exchange gives, or what a move does."""
+    if step.move is not None:
+        verify_move(step.move)
+        target = cut.values[step.target]
+        return intern(Op.COPY, (source,), step.move, target.shape, target.dtype, _ANYWHERE)
     n = _reshaped(source, step.shape)
     if step.box is not None:
         n = intern(Op.SHRINK, (n,), step.box, step.size, n.dtype, n.device and _ANYWHERE)

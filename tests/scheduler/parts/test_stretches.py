@@ -1,0 +1,223 @@
+"""Stretches: what travels does so beside what is computed, and the simulator takes as long as was predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from random import Random
+
+import numpy as np
+import pytest
+
+import weft
+from weft import nn
+from weft.backends import registry
+from weft.backends.dummy.device import DummyBackend
+from weft.backends.dummy.farm import Farm
+from weft.backends.links import Link
+from weft.distributed import init_device_mesh
+from weft.distributed.fsdp import fully_shard
+from weft.distributed.tensor import Shard, distribute_module, distribute_tensor
+from weft.scheduler.parts import found
+from weft.scheduler.parts.cut import Compute
+from weft.scheduler.parts.plan import PartsPlan
+from weft.scheduler.parts.timing import Timed, begins, bound_ns
+from weft.scheduler.signature import signature
+from weft.testing import all_to_all
+
+_NAMES = count()
+
+
+@pytest.fixture
+def made() -> Iterator[Callable[..., DummyBackend]]:
+    """A function that registers a farm, links of so many bytes per second between any two devices."""
+    names: list[str] = []
+
+    def make(devices: int, rate: float, timing_only: bool = True) -> DummyBackend:
+        names.append(f"stretch{next(_NAMES)}")
+        topology = all_to_all(Link(2e-6, rate))
+        backend = DummyBackend(
+            Farm.of(devices, names[-1], topology=topology, timing_only=timing_only), names[-1]
+        )
+        registry.register(backend)
+        return backend
+
+    yield make
+    for name in names:
+        registry.unregister(name)
+
+
+def on(device: str, *shape: int) -> weft.Tensor:
+    return weft.zeros(*shape, device=device).contiguous().realize()
+
+
+def plan_of(tensors: Sequence[weft.Tensor]) -> PartsPlan:
+    return found.parts_plan(signature([t.value.node for t in tensors]))
+
+
+def simulated(farm: DummyBackend, results: Callable[[], Sequence[weft.Tensor]]) -> tuple[float, PartsPlan]:
+    """The time of computing the results, and their plan."""
+    plan = plan_of(results())
+    farm.clear()
+    weft.realize(*results())
+    return farm.makespan_ns, plan
+
+
+def hidden(compute: float, moved: float, both: float, layers: int) -> float:
+    """The part of what can be hidden that is: the first, or last, piece of the shorter one has nothing beside it."""
+    least = max(compute, moved) + min(compute, moved) / layers
+    return (compute + moved - both) / (compute + moved - least)
+
+
+LAYERS, SIZE = 12, 128
+
+
+def chain(x: weft.Tensor, ws: Sequence[weft.Tensor]) -> list[weft.Tensor]:
+    for w in ws:
+        x = (x @ w).relu()
+    return [x]
+
+
+def gradients(x: weft.Tensor, ws: Sequence[weft.Tensor], device: str) -> list[weft.Tensor]:
+    params = [w.detach().requires_grad_() for w in ws]
+    chain(x, params)[0].sum().backward()
+    return [p.grad.to(device) for p in params if p.grad is not None]
+
+
+def test_weights_arrive_beside_the_layers_before(made: Callable[..., DummyBackend]) -> None:
+    """Communication takes as long as computation: at least 90 % of what can be hidden is."""
+    farm = made(2, 1e15)
+    here, there = farm.names
+    x, ws = on(here, SIZE, SIZE), [on(here, SIZE, SIZE) for _ in range(LAYERS)]
+    compute, _ = simulated(farm, lambda: chain(x, ws))
+    farm = made(2, 4 * SIZE * SIZE * LAYERS / (compute / 1e9))
+    here, there = farm.names
+    x, ws = on(here, SIZE, SIZE), [on(there, SIZE, SIZE) for _ in range(LAYERS)]
+    both, plan = simulated(farm, lambda: chain(x, [w.to(here) for w in ws]))
+    assert hidden(compute, compute + 2000 * LAYERS, both, LAYERS) >= 0.9
+    assert plan.order.ns == pytest.approx(both, rel=0.02)
+
+
+def test_gradients_leave_beside_the_layers_below(made: Callable[..., DummyBackend]) -> None:
+    farm = made(2, 1e15)
+    here, there = farm.names
+    x, ws = on(here, SIZE, SIZE), [on(here, SIZE, SIZE) for _ in range(LAYERS)]
+    compute, _ = simulated(farm, lambda: gradients(x, ws, here))
+    backward = compute * 2 / 3
+    farm = made(2, 4 * SIZE * SIZE * LAYERS / (backward / 1e9))
+    here, there = farm.names
+    x, ws = on(here, SIZE, SIZE), [on(here, SIZE, SIZE) for _ in range(LAYERS)]
+    both, plan = simulated(farm, lambda: gradients(x, ws, there))
+    assert hidden(backward, backward + 2000 * LAYERS, both - compute / 3, LAYERS) >= 0.9
+    assert plan.order.ns == pytest.approx(both, rel=0.02)
+
+
+@pytest.mark.parametrize("kind", ["copies", "shards"])
+@pytest.mark.parametrize("devices", [2, 4])
+def test_a_training_step_takes_what_was_predicted_and_little_more_than_its_work(
+    made: Callable[..., DummyBackend], kind: str, devices: int
+) -> None:
+    farm = made(devices, 1e9)
+    mesh = init_device_mesh(farm.names, (devices,))
+    layers = [layer for _ in range(6) for layer in (nn.Linear(128, 128, bias=False), nn.ReLU())]
+    model = nn.Sequential(*layers)
+    if kind == "shards":
+        fully_shard(model, mesh=mesh)
+    else:
+        distribute_module(model, mesh)
+    optimizer = weft.optim.SGD(model.parameters(), lr=0.01)
+    x = distribute_tensor(weft.zeros(256 * devices, 128), mesh, [Shard(0)]).realize()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        weft.realize(*model.parameters())
+
+    step()
+    farm.clear()
+    step()
+    busy = {span.resource: 0.0 for span in farm.timeline().spans}
+    for span in farm.timeline().spans:
+        busy[span.resource] += span.end_ns - span.begin_ns
+    compute = max(ns for name, ns in busy.items() if name in farm.names)
+    moved = max(ns for name, ns in busy.items() if "->" in name)
+    last = 2 * 2 * 4 * 128 * 128 / devices  # ns: the last gradient has nothing to go beside, there and back
+    assert farm.makespan_ns <= compute + last + 0.1 * moved + 60_000
+    plan = next(p for p in reversed(found._found.values()) if set(p.devices) == set(farm.names))  # pyright: ignore[reportPrivateUsage]
+    assert plan.order.ns == pytest.approx(farm.makespan_ns, rel=0.02)
+
+
+def test_what_is_computed_in_stretches_is_what_one_device_computes(
+    made: Callable[..., DummyBackend],
+) -> None:
+    """Slow links: every part is cut wherever it may be."""
+    farm = made(3, 2e6, timing_only=False)
+    a, b, c = farm.names
+    rng = np.random.default_rng(0)
+    data = [rng.integers(-2, 3, (16, 16)).astype(np.float32) for _ in range(5)]
+
+    def results(first: str, second: str, third: str) -> list[weft.Tensor]:
+        x, *ws = (weft.tensor(d, device=first) for d in data)
+        moved = [w.to(second).to(first) * 2 for w in ws]
+        params = [w.detach().requires_grad_() for w in moved]
+        h = x
+        for p in params:
+            h = ((h @ p) % 5).relu() + p.sum(0)
+        (h * h).sum().backward()
+        grads = [p.grad for p in params if p.grad is not None]
+        return [
+            *(g.to(third) + 1 for g in grads),
+            h.to(second).softmax(0),
+            weft.cat([g.to(b) for g in grads]),
+        ]
+
+    got = results(a, b, c)
+    stretches = [s for s in plan_of(got).order.steps if isinstance(s.work, Compute)]
+    assert len(stretches) > 6
+    weft.realize(*got)
+    for g, want in zip(got, results("dummy:0", "dummy:0", "dummy:0"), strict=True):
+        np.testing.assert_array_equal(g.numpy(), want.to("cpu").numpy())
+
+
+def test_kernels_that_wait_for_what_arrives_later_come_later(made: Callable[..., DummyBackend]) -> None:
+    """Of a sum over blocks, each device begins with its own."""
+    farm = made(3, 1e8)
+    xs = [on(d, 64, 64) for d in farm.names]
+    w = on(farm.names[2], 64, 64)
+
+    def result() -> list[weft.Tensor]:
+        return [weft.cat([(x.to(farm.names[2]) @ w).exp() for x in xs]).relu()]
+
+    plan = plan_of(result())
+    first = next(s.work for s in plan.order.steps if isinstance(s.work, Compute))
+    assert not any(v in first.reads for v in (s.work.results[0] for s in plan.order.exchanges))
+
+
+def test_small_parts_are_left_whole() -> None:
+    x, w = weft.ones(8, 8, device="dummy:0"), weft.ones(8, 8, device="dummy:1")
+    y = ((x @ w.to("dummy:0")).exp() @ (w + 1).to("dummy:0")).to("dummy:1")
+    assert sum(isinstance(s.work, Compute) for s in plan_of([y]).order.steps) == 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_order_beats_the_bound_and_resources_are_used_by_one_step_at_a_time(seed: int) -> None:
+    rng = Random(seed)
+    steps: list[Timed] = []
+    for k in range(rng.randrange(1, 40)):
+        after = tuple(sorted({rng.randrange(k) for _ in range(rng.randrange(3))})) if k else ()
+        resources = tuple({rng.randrange(4) for _ in range(rng.randrange(1, 3))})
+        steps.append(Timed(float(rng.randrange(10)), after, resources))
+    at = begins(steps)
+    assert max(b + s.ns for b, s in zip(at, steps, strict=True)) >= bound_ns(steps)
+    for k, s in enumerate(steps):
+        assert all(at[k] >= at[j] + steps[j].ns for j in s.after)
+        for j in range(k):
+            if set(s.resources) & set(steps[j].resources) and s.ns and steps[j].ns:
+                assert at[k] >= at[j] + steps[j].ns or at[j] >= at[k] + s.ns
+
+
+def test_a_short_step_that_much_waits_for_goes_first() -> None:
+    """By chains alone the long step would be first; then the wire would begin when all else is done."""
+    steps = [Timed(10, (), ("d",)), Timed(10, (0,), ("d",)), Timed(1, (), ("d",)), Timed(15, (2,), ("wire",))]
+    assert max(b + s.ns for b, s in zip(begins(steps), steps, strict=True)) == 21

@@ -1,0 +1,261 @@
+"""One running batch that sequences join and leave: continuous batching.
+
+The rows of one cache belong to sequences while these last. A step takes at most one chunk of one new prompt, and then
+one token of every row that has its prompt behind it, by one compiled plan for all rows and positions. Rows do not read
+each other, and the chunks of a prompt do not depend on what else runs: neither do a sequence's tokens.
+Source: Yu et al. 2022, Orca (OSDI); prompts in chunks: Agrawal et al. 2023, arXiv:2308.16369.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import count
+
+import numpy as np
+
+import weft
+from weft import Tensor
+from weft.errors import ArgumentError
+from weft.models.decoder import Decoder
+from weft.models.draw import Array, Draws, Likelihood
+from weft.models.generate import checked
+
+_LEAST_CHUNK = 16
+_LEAST_SEEN = 256
+"""Chunks, and the places that a step reads, come in these sizes times powers of two: each has a plan."""
+
+
+class End(Enum):
+    """The reason why a sequence ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    FAILED = "failed"
+    """Its logits were not finite."""
+
+
+@dataclass(eq=False)
+class Writing:
+    """A sequence that a batch writes on: `limit` tokens at most after a prompt, or up to a token of `ends`.
+
+    `likeliest`: how many tokens' likelihoods come with each token; None for none. `made`: its tokens so far.
+    """
+
+    prompt: Sequence[int]
+    limit: int
+    draws: Draws = field(default_factory=Draws)
+    ends: frozenset[int] = frozenset()
+    likeliest: int | None = None
+    made: list[int] = field(default_factory=list[int])
+    end: End | None = None
+
+
+@dataclass(frozen=True)
+class Made:
+    """A sequence's next token, None where it failed."""
+
+    writing: Writing
+    token: int | None
+    likelihood: Likelihood | None = None
+
+
+class Batch:
+    """At most `rows` sequences of a model at once, each of at most `size` tokens with its prompt; others wait.
+
+    `chunk`: how many tokens of a prompt go through at once, between two tokens of the other rows. Not for several
+    threads.
+
+    >>> batch = weft.models.Batch(model, rows=8)
+    >>> batch.add(weft.models.Writing([2, 818, 5279], limit=32))
+    >>> while batch.is_busy:
+    ...     for made in batch.step():
+    ...         print(made.token)
+    """
+
+    def __init__(self, model: Decoder, rows: int = 8, size: int = 1024, chunk: int = 128) -> None:
+        if rows < 1 or size < 2 or chunk < 1:
+            raise ArgumentError(
+                f"Batch: rows={rows}, size={size} and chunk={chunk} must be at least 1, 2 and 1"
+            )
+        self.model, self.size = model, min(size, model.longest)
+        self._device = str(next(model.parameters()).device)
+        self._cache = model.cache(rows, self.size)
+        self._chunks = _doubled(_LEAST_CHUNK, min(chunk, self.size))
+        self._seen = _doubled(_LEAST_SEEN, self.size)
+        self._waiting: deque[Writing] = deque()
+        self._rows: list[_Row | None] = [None] * rows
+        self._numbers = count()
+        self._decode = weft.compile(self._all_rows, dynamic=False)
+        self._prefill = weft.compile(self._one_row, dynamic=False)
+
+    @property
+    def is_busy(self) -> bool:
+        """True where there is something to do."""
+        return bool(self._waiting) or any(self._rows)
+
+    @property
+    def rows(self) -> int:
+        """The number of sequences that can run at once."""
+        return len(self._rows)
+
+    @property
+    def waiting(self) -> int:
+        """The number of sequences that wait for a row."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """The number of sequences that have a row."""
+        return sum(row is not None for row in self._rows)
+
+    def check(self, prompt: Sequence[int], limit: int) -> None:
+        """ArgumentError for a sequence that cannot be written here."""
+        longest = checked(self.model, [prompt], limit)
+        if longest + limit > self.size:
+            raise ArgumentError(
+                f"Batch: {longest} tokens and {limit} more are beyond a row's room for {self.size}"
+            )
+
+    def add(self, writing: Writing) -> None:
+        """Lets a sequence join as soon as there is a row for it."""
+        self.check(writing.prompt, writing.limit)
+        self._waiting.append(writing)
+
+    def drop(self, writing: Writing) -> None:
+        """Ends a sequence now; its row is free."""
+        if writing in self._waiting:
+            self._waiting.remove(writing)
+        for k, row in enumerate(self._rows):
+            if row is not None and row.writing is writing:
+                self._rows[k] = None
+
+    def warm(self) -> None:
+        """Makes the plans that sequences will need, which takes a while the first time."""
+        with weft.no_grad():
+            none = self._tensor([0])
+            for seen in self._seen:
+                self._run_rows([0] * len(self._rows), [self.size] * len(self._rows), seen)
+                for width in self._chunks:
+                    ids = weft.zeros(1, width, dtype=weft.int64, device=self._device).realize()
+                    for last in (True, False) if width == self._chunks[-1] else (True,):
+                        found = self._prefill(ids, none, none, none, seen, last)
+                        if found is not None:
+                            found.realize()
+
+    @weft.no_grad()
+    def step(self) -> list[Made]:
+        """A chunk of a prompt, and a token of each sequence that is behind its own: what was made."""
+        for k, row in enumerate(self._rows):
+            if row is None and self._waiting:
+                self._rows[k] = _Row(self._waiting.popleft(), k, next(self._numbers))
+        news = [row for row in self._rows if row is not None and not row.writing.made]
+        made = self._next_chunk(min(news, key=lambda row: row.since)) if news else []
+        going = [row for row in self._rows if row is not None and row.writing.made]
+        return made + self._next_tokens(going) if going else made
+
+    def _next_chunk(self, row: _Row) -> list[Made]:
+        prompt = row.writing.prompt
+        part = prompt[row.done : row.done + self._chunks[-1]]
+        width = next(w for w in self._chunks if w >= len(part))
+        last = row.done + len(part) == len(prompt)
+        filled = np.zeros((1, width), np.int64)
+        filled[0, : len(part)] = part
+        found = self._prefill(
+            self._tensor(filled),
+            self._tensor([row.number]),
+            self._tensor([row.done]),
+            self._tensor([len(part)]),
+            self._places(row.done + len(part)),
+            last,
+        )
+        row.done += len(part)
+        if found is None:
+            return []
+        logits = found.numpy()[0]
+        return [self._take(row, int(logits.argmax()), float(logits.max()), logits)]
+
+    def _next_tokens(self, going: list[_Row]) -> list[Made]:
+        ids, lengths = (
+            [0] * len(self._rows),
+            [self.size] * len(self._rows),
+        )  # those beyond the size are not kept
+        for row in going:
+            ids[row.number], lengths[row.number] = row.writing.made[-1], row.done
+            row.done += 1
+        tokens, best, logits = self._run_rows(ids, lengths, self._places(max(row.done for row in going)))
+        chosen, top = tokens.tolist(), best.tolist()
+        needed = any(not r.writing.draws.is_plain or r.writing.likeliest is not None for r in going)
+        values = logits.numpy() if needed else None
+        return [
+            self._take(
+                row, chosen[row.number], top[row.number], None if values is None else values[row.number]
+            )
+            for row in going
+        ]
+
+    def _run_rows(self, ids: list[int], lengths: list[int], seen: int) -> tuple[Tensor, Tensor, Tensor]:
+        return self._decode(self._tensor(ids), self._tensor(lengths), seen)
+
+    def _tensor(self, values: Array | list[int]) -> Tensor:
+        return weft.tensor(values, device=self._device)
+
+    def _take(self, row: _Row, token: int, best: float, logits: Array | None) -> Made:
+        writing = row.writing
+        if not math.isfinite(best):
+            return self._failed(row)
+        likelihood = None
+        if logits is not None:
+            if not writing.draws.is_plain:
+                token = writing.draws.next(logits, writing.prompt, writing.made)
+            if writing.likeliest is not None:
+                likelihood = Likelihood.of(logits, token, writing.likeliest)
+        writing.made.append(token)
+        if token in writing.ends:
+            writing.end = End.STOP
+        elif len(writing.made) == writing.limit:
+            writing.end = End.LENGTH
+        if writing.end is not None:
+            self._rows[row.number] = None
+        return Made(writing, token, likelihood)
+
+    def _failed(self, row: _Row) -> Made:
+        """The row is cleared, since 0 times what is not finite is not 0."""
+        row.writing.end = End.FAILED
+        self._rows[row.number] = None
+        self._cache.clear(row.number)
+        return Made(row.writing, None)
+
+    def _places(self, tokens: int) -> int:
+        return next(n for n in self._seen if n >= tokens)
+
+    def _all_rows(self, ids: Tensor, lengths: Tensor, seen: int) -> tuple[Tensor, Tensor, Tensor]:
+        logits = self.model(ids[:, None], self._cache.part(lengths, seen=seen), last=True)[:, 0].float()
+        return logits.argmax(-1), logits.amax(-1), logits
+
+    def _one_row(
+        self, ids: Tensor, row: Tensor, length: Tensor, counts: Tensor, seen: int, last: bool
+    ) -> Tensor | None:
+        logits = self.model(ids, self._cache.part(length, row, seen), counts, last=True)
+        return logits[:, 0].float() if last else None
+
+
+@dataclass(eq=False)
+class _Row:
+    """A sequence, the row that it has, since which count, and how many of its tokens are in the cache."""
+
+    writing: Writing
+    number: int
+    since: int
+    done: int = 0
+
+
+def _doubled(least: int, most: int) -> list[int]:
+    """Sizes that double up to the most."""
+    found = [min(least, most)]
+    while found[-1] < most:
+        found.append(min(2 * found[-1], most))
+    return found
