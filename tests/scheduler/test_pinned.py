@@ -61,6 +61,69 @@ def test_rows_of_a_product_are_those_of_its_slices(k: int, n: int) -> None:
     assert_slices_agree(f, [array(130, k)])
 
 
+@pytest.mark.parametrize("k, n", [(512, 96), (72, 40), (260, 33), (1024, 1024)])
+def test_few_rows_of_what_lies_along_the_sum_are_those_of_many(k: int, n: int) -> None:
+    """Squares that are transposed in registers, a small rest of a block, and what many results share."""
+    across, bias = weft.tensor(array(n, k)), weft.tensor(array(n))
+
+    def f(x: Any) -> Any:
+        return x @ across.T + bias, F.gelu(x) @ across.T
+
+    assert_slices_agree(f, [array(20, k)], (1, 2, 3, 8, 13, 14))
+
+
+@pytest.mark.parametrize("length, heads, width", [(300, 4, 16), (1100, 8, 32)])
+def test_a_query_gives_the_bits_that_it_has_among_others(length: int, heads: int, width: int) -> None:
+    """Keys and values of heads that lie side by side in rows, as a session keeps them."""
+    kept = weft.tensor(array(length, 3, heads, width))
+    keys, values = kept[:, 1].transpose(0, 1), kept[:, 2].transpose(0, 1)
+
+    def f(q: Any) -> Any:
+        scores = q.transpose(0, 1) @ keys.transpose(1, 2) * 0.25
+        return ((scores.softmax(-1) @ values).transpose(0, 1),)
+
+    assert_slices_agree(f, [array(10, heads, width)], (1, 2, 7))
+
+
+def test_parts_of_a_sum_compute_their_own_weights_in_lanes_and_read_rows_whole() -> None:
+    info = replace(registry.open_device("cpu:0").info, cores=2, flops=1e7, l2_bytes=1 << 18, vector_bytes=64)
+    with weft.numerics("same"):
+        scores, kept = weft.tensor(array(8, 512)).realize(), weft.tensor(array(512, 8, 64)).realize()
+        weighted = (scores.exp()[:, None, :] @ kept.transpose(0, 1)).value.node
+        (spec,) = kernelize([weighted])
+        k = schedule(spec.algorithm, info)
+    part, once = k.nests["sum_part"], k.nests["once"]
+    assert part.loops[0].kind is LoopKind.PARALLEL and part.prefetch is not None
+    assert once.at is not None and once.at.loop == part.loops[0].var.name and once.size[-1] == 128
+    assert [s.extent for s in part.loops] == [4, 128, 8, 64]
+
+
+def test_one_row_reads_what_lies_along_the_sum_in_squares() -> None:
+    info = replace(registry.open_device("cpu:0").info, l2_bytes=1 << 10, vector_bytes=64, vector_registers=32)
+    with weft.numerics("same"):
+        for rows in (1, 3):
+            x = weft.tensor(array(rows, 256)).realize()
+            w = weft.tensor(array(64, 256)).realize()
+            (spec,) = kernelize([(x @ w.T).value.node])
+            k = schedule(spec.algorithm, info)
+            assert not any("panel" in n for n in k.nests)
+            loops = k.nests["sum_chain"].loops
+            assert [s.kind for s in loops if s.reduce] == [LoopKind.SERIAL, LoopKind.UNROLL]
+            assert loops[-1].kind is LoopKind.VECTOR and loops[-1].extent == 16
+            assert k.nests["sum_chain"].prefetch is not None
+
+
+def test_one_row_of_a_large_product_is_summed_in_its_blocks_by_tasks() -> None:
+    info = replace(registry.open_device("cpu:0").info, cores=2, flops=1e7)
+    with weft.numerics("same"):
+        x, w = weft.tensor(array(1, 512)).realize(), weft.tensor(array(512, 64)).realize()
+        (spec,) = kernelize([(x @ w).value.node])
+        k = schedule(spec.algorithm, info)
+        assert k.nests["sum_part"].loops[0].kind is LoopKind.PARALLEL
+    w = weft.tensor(array(512, 512))
+    assert_slices_agree(lambda x: (x @ w,), [array(20, 512)], (1, 3))
+
+
 @pytest.mark.parametrize("n", [3, 1000, 9001])
 def test_sums_along_rows_are_those_of_slices(n: int) -> None:
     def f(x: Any) -> Any:

@@ -82,6 +82,9 @@ class Shared:
 
 _NO_PLACES: Mapping[int, Memory] = {}
 
+_Size: TypeAlias = "tuple[int, DType, tuple[int, ...], int | None]"
+"""Bytes, dtype and shape of a result, and the leaf whose memory it takes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Within:
@@ -113,7 +116,7 @@ class Plan:
     within: Within | None = None
     updating: threading.RLock = field(init=False, default_factory=threading.RLock)
     """Held by a run that updates memory in place and has to tell how far it got: runs are counted by the executable."""
-    _fixed: tuple[tuple[int, DType, tuple[int, ...], int | None], ...] | None = field(init=False)
+    _fixed: tuple[_Size, ...] | None = field(init=False)
     """Bytes, dtype, shape and memory of each result; None where runtime variables have a say."""
 
     def __post_init__(self) -> None:
@@ -207,20 +210,37 @@ class Plan:
         self, inputs: Sequence[Memory], values: Sequence[int], places: Mapping[int, Memory] = _NO_PLACES
     ) -> tuple[list[Storage], list[Memory]]:
         """The results, in memory of their own or what is said; all external memories of the plan."""
-        results: list[Storage] = []
-        feed = self.feed
-        memories = list(inputs) if feed is None else [inputs[m] if isinstance(m, int) else m for m in feed]
+        sizes = self._fixed or self._sizes(values)
+        memories = self._external(inputs, sizes, places)
+        made = memories[len(memories) - len(sizes) :]
         device = self.device
-        for nbytes, dtype, shape, replaces in self._fixed or self._sizes(values):
-            if places and (place := places.get(len(results))) is not None:
-                memory = place
-            else:
-                memory = device.allocate(nbytes) if replaces is None else inputs[replaces]
-            memories.append(memory)
-            results.append(Storage(device, memory, dtype, shape))
-        return results, memories
+        return [
+            Storage(device, m, dtype, shape) for m, (_, dtype, shape, _) in zip(made, sizes, strict=True)
+        ], memories
 
-    def _sizes(self, values: Sequence[int]) -> list[tuple[int, DType, tuple[int, ...], int | None]]:
+    def external(
+        self, inputs: Sequence[Memory], values: Sequence[int] = (), places: Mapping[int, Memory] = _NO_PLACES
+    ) -> list[Memory]:
+        """All external memories of the plan, as of `with_results`: the last ones are those of the results.
+        MemoryPlanError when there is none."""
+        try:
+            return self._external(inputs, self._fixed or self._sizes(values), places)
+        except MemoryError as error:
+            raise MemoryPlanError(self._refusal(error)) from error
+
+    def _external(
+        self, inputs: Sequence[Memory], sizes: Sequence[_Size], places: Mapping[int, Memory]
+    ) -> list[Memory]:
+        feed, device = self.feed, self.device
+        memories = list(inputs) if feed is None else [inputs[m] if isinstance(m, int) else m for m in feed]
+        for k, (nbytes, _, _, replaces) in enumerate(sizes):
+            if k in places:
+                memories.append(places[k])
+            else:
+                memories.append(device.allocate(nbytes) if replaces is None else inputs[replaces])
+        return memories
+
+    def _sizes(self, values: Sequence[int]) -> list[_Size]:
         """Bytes, dtype, shape and memory of each result, for these values of the runtime variables."""
         env = {v.name: x for v, x in zip(self.variables, values, strict=True)}
         shapes = [(o, tuple([int(evaluate(n, env)) for n in o.shape])) for o in self.outputs]

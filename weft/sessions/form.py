@@ -7,9 +7,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from weft.autograd.value import Value
+from weft.backends.storage import Storage
 from weft.core.args.handle import standing_for
 from weft.errors import MemoryPlanError
 from weft.ir import graph
@@ -21,7 +22,7 @@ from weft.sessions.buckets import Bucket, Changes, Placed, changes, in_order, on
 from weft.sessions.inputs import Array, Inputs
 from weft.sessions.keeper import EVERYTHING, Choice, FormMemory, Keeper, name_of
 from weft.sessions.keeping import MAX_CLASSES
-from weft.sessions.plans import Run, planned
+from weft.sessions.plans import Bound, Run, planned
 from weft.sessions.pool import MemoryPool
 from weft.sessions.recorded import Template
 from weft.sessions.stale import Leaves, Stale
@@ -30,7 +31,6 @@ from weft.sessions.step import Change, StepGraph, leaf_for, step_graph, varying
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Memory
-    from weft.backends.storage import Storage
     from weft.core.tensor.tensor import Tensor
 
 
@@ -77,6 +77,7 @@ class Form:
         self._too_large: set[State] = set()
         """Steps that take more memory than there is."""
         self.steps: dict[State, Step] = {}
+        self._bound: dict[Run, Bound] = {}
         self._lost: Lost = ALL_THERE
         """The kept nodes whose places the scratch of runs has taken."""
         self._lost_after: Lost = ALL_THERE
@@ -249,26 +250,48 @@ class Form:
         """Run a plan. It writes over what is kept."""
         if r.plan is None:
             return
-        memories: list[Memory] = list(r.template)
-        for i, k in r.inputs:
+        b = self._bound.get(r)
+        if b is None:
+            b = self._bound[r] = self._bind(r)
+        memories: list[Memory] = list(b.template)
+        for i, k in b.inputs:
             memories[i] = inputs[k].memory
-        for i, n in r.sources:
-            if n in values:
-                own = (
-                    i in r.replaced and n in self._results and n not in self.keeper.places
-                )  # others have these only
-                memories[i] = own_memory(values, n) if own else values[n].memory
-            else:
-                memories[i] = self.template.draws[n]
+        for i, n in b.kept:
+            memories[i] = values[n].memory
+        for i, n in b.given:
+            memories[i] = own_memory(values, n)
         numbers = [at[k] for k in r.values]
-        storages, given = r.plan.with_results(memories, numbers, self.keeper.places_of(r, values))
+        memories = r.plan.external(memories, numbers, self.keeper.places_of(r, values))
         if r.offsets:
-            given += self.keeper.scratch_of(r)
-        r.plan.start(given, numbers)
-        for nodes, storage in zip(r.results, storages, strict=True):
-            values[nodes[0]] = self.keeper.placed(nodes[0], storage)
-            for n in nodes[1:]:
-                values[n] = copied(storage, self.keeper.place(n))
+            memories += self.keeper.scratch_of(r)
+        r.plan.start(memories, numbers)
+        device = self.template.device
+        for k, nodes in b.made:
+            n = nodes[0]
+            values[n] = self.keeper.placed(n, Storage(device, memories[k], n.dtype, _sized(n)))
+            for other in nodes[1:]:
+                values[other] = copied(values[n], self.keeper.place(other))
+
+    def _bind(self, r: Run) -> Bound:
+        """The memories of a run, by where they are found."""
+        places, results = self.keeper.places, self._results
+        template = list(r.template)
+        kept: list[tuple[int, Node]] = []
+        given: list[tuple[int, Node]] = []
+        for i, n in r.sources:
+            if n in self._old:
+                own = i in r.replaced and n in results and n not in places
+                (given if own else kept).append((i, n))  # others have results only
+            else:
+                template[i] = self.template.draws[n]
+        assert r.plan is not None
+        first = len(r.plan.feed or template)
+        made = tuple([
+            (first + k, nodes)
+            for k, (nodes, o) in enumerate(zip(r.results, r.plan.outputs, strict=True))
+            if o.replaces is None or len(nodes) > 1 or not results.isdisjoint(nodes)
+        ])  # fmt: skip
+        return Bound(tuple(template), r.inputs, tuple(kept), tuple(given), made)
 
     # what is kept ---------------------------------------------------------------------------------------------------
 
@@ -289,6 +312,7 @@ class Form:
         self.release()
         self.keeper.keep(choice)
         self._choice, self.steps, self._known_lost = choice, {}, {ALL_THERE: ALL_THERE}
+        self._bound = {}
         with self._mode():
             self._whole, lost = self._everything()
         self._lost_after = self._known_lost.setdefault(lost, lost)
@@ -394,6 +418,11 @@ class Form:
         if n in self._number:
             return self.inputs.last(self._number[n])
         return self.values[n] if n in self.values else n.storage  # noqa: SIM401  (typed as there)
+
+
+def _sized(n: Node) -> tuple[int, ...]:
+    """The shape of a node: sessions have no other than known ones."""
+    return cast("tuple[int, ...]", n.shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

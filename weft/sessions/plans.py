@@ -63,6 +63,19 @@ class Run:
         return replace(self, plan=self.plan.with_workspace_given(), offsets=self.plan.commands.offsets)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Bound:
+    """The memories of a run: `template` has those that never change, `inputs` those of inputs, by number, `kept` and
+    `given` those of kept values; of the last the caller may have the old ones. `made`: the memories of results of which
+    something is to be noted, and the nodes: others are where they were."""
+
+    template: tuple[Any, ...]
+    inputs: tuple[tuple[int, int], ...]
+    kept: tuple[tuple[int, Node], ...]
+    given: tuple[tuple[int, Node], ...]
+    made: tuple[tuple[int, tuple[Node, ...]], ...]
+
+
 def planned(
     results: Mapping[Node, Node],
     stand_for: Mapping[Node, Node],

@@ -135,6 +135,18 @@ def test_lines_are_read_in_order_where_memory_is_asked_for_ahead() -> None:
     assert "load <64 x float>" in alone
 
 
+def test_rows_that_are_read_as_a_square_are_asked_for_line_by_line() -> None:
+    """A vector of 16 rows, whose next steps are neighbours: one prefetch for each row, not for each element."""
+    k, v = var("k", 16), var("v", 16)
+    at = v * 512 + k
+    inner = loop(v, Prefetch("x", at + 8192), Store("y", v * 16 + k, load("x", at)), kind=VECTOR)
+    shown = text((loop(k, inner, kind=UNROLL),), x=16384, y=256)
+    assert shown.count("call void @llvm.prefetch.p0(") == 16
+    assert shown.count("load <16 x float>") == 16 and "masked.gather" not in shown
+    alone = loop(v, Prefetch("x", v * 512), Store("y", v, load("x", v * 512)), kind=VECTOR)
+    assert "call void @llvm.prefetch" not in text((alone,), x=16384, y=256)
+
+
 def test_several_programs_share_a_module() -> None:
     v = var("v", 16)
     guarded = Load(F32, "x", (v - 3,), in_range(v, 3, None))

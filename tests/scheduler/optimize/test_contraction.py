@@ -175,6 +175,18 @@ def test_a_few_rows_are_inner_products_and_pack_nothing() -> None:
     assert kernel.nests["sum_lanes"].scope is Scope.REGISTER
 
 
+@pytest.mark.parametrize("depth", [64, 72, 130])
+def test_a_panel_that_is_used_once_is_transposed_in_registers(depth: int) -> None:
+    """Nine rows are too many for inner products; in the same order as ever, and nothing is packed."""
+    a, b = normal(9, depth), normal(40, depth, seed=1)
+    with weft.numerics("same"):
+        kernel, got = scheduled(lambda x, w: x @ w.T, [a, b], DEVICES["avx512"])
+        close(got, a.astype(np.float64) @ b.T)
+        _, whole = scheduled(lambda x, w: x @ w.T, [np.tile(a, (4, 1)), b], DEVICES["avx512"])
+    assert "panel" not in kernel.nests
+    assert got.tobytes() == whole[:9].tobytes()
+
+
 def test_one_panel_is_shared_by_tasks_that_cut_another_axis() -> None:
     """All output channels of a weight gradient are one panel, the kernel's columns one tile: input channels are cut."""
     x, g = normal(2, 6, 8, 8), normal(2, 8, 8, 8, seed=1)

@@ -498,11 +498,11 @@ def is_packed(k: Kernel, c: Contraction, side: int, axis: Axis, width: int) -> b
 def square_of(k: Kernel, c: Contraction, side: int, axis: Axis, info: DeviceInfo) -> int:
     """The lanes of the squares in which a factor can be read (`squares.py`); 0 where it cannot."""
     load, reduce, size = c.factors[side], c.value.reduce, squares.width(c.value.dtype, info)
-    if reduce is None or not isinstance(load, Load) or not isinstance(reduce.axes[-1].extent, int):
+    if reduce is None or not size or not isinstance(load, Load):
         return 0
     last = reduce.axes[-1]
     along = squares.lies_in_squares(k.algorithm.param(load.source), load, axis.var, last.var)
-    return size if along and size and squares.steps(last.extent, size) else 0
+    return size if along and isinstance(last.extent, int) and squares.steps(last.extent, size) else 0
 
 
 def is_in_squares(tile: TileSize, square: int, info: DeviceInfo) -> bool:
@@ -739,7 +739,7 @@ class _Tiled:
             and isinstance(panel, Load)
             and (p := self.k.algorithm.param(panel.source)) is not None
         ):
-            self.k = squares.ask_ahead(self.k, chain or value, p, at, self.info)
+            self.k = squares.ask_ahead(self.k, chain or value, p, at, self.depth, self.width, self.info)
         else:
             self.follow(chain or value, stream, tile)
 

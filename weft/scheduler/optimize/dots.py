@@ -36,6 +36,7 @@ from weft.scheduler.optimize.contraction_form import (
     fill,
     output_steps,
 )
+from weft.scheduler.optimize.extents import blocks_of, typical
 from weft.scheduler.optimize.levels import PRODUCT_CHAIN
 from weft.scheduler.optimize.rule import Choice, TileSize
 from weft.scheduler.optimize.steps import merge, split
@@ -147,7 +148,7 @@ def _work(e: Expr, costs: CostModel) -> float:
 
 
 def _elements(c: Contraction, side: int) -> int:
-    return prod(high(a.extent) for a in c.value.all_axes if a.var in axes_of(c.factors[side]))
+    return prod(typical(a.extent) for a in c.value.all_axes if a.var in axes_of(c.factors[side]))
 
 
 def _tiles(
@@ -161,14 +162,14 @@ def _tiles(
     assert c.value.reduce is not None
     costs, load, width = info.costs, info.costs.vector_load_cycles, info.lanes(c.value.dtype)
     m, n = high(axes[0].extent), high(axes[1].extent)
-    results = prod(high(a.extent) for a in c.value.axes)
+    others = prod(typical(a.extent) for a in c.value.axes if a not in axes)
     depth = prod(high(a.extent) for a in c.value.reduce.axes)
     steps = depth // high(lane.extent) * ceildiv(high(lane.extent), width)
     found: list[tuple[TileSize, float]] = []
     for r in range(1, min(m, MAX_ROWS if m < n else MAX_COLUMNS) + 1):
         for s in range(1, min(n, MAX_COLUMNS if m < n else MAX_ROWS) + 1):
             if r * s + min(r, s) + 1 <= info.vector_registers:
-                tiles = results / (m * n) * ceildiv(m, r) * ceildiv(n, s)
+                tiles = others * blocks_of(axes[0].extent, r) * blocks_of(axes[1].extent, s)
                 step = max(r * s, costs.add_latency_cycles) + (load + work[0]) * r + (load + work[1]) * s
                 found.append((TileSize(r, s), tiles * (steps * step + costs.lane_sum_cycles * r * s)))
     return found

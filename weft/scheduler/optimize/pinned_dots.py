@@ -102,9 +102,10 @@ def apply(form: Dots, choice: Chains, info: DeviceInfo) -> Kernel:
     around = [s.var.name for s in k.nests[out].loops if s.var.name != loop]
     k = run(k, Pad(loop, choice.count))
     k, block, within = split(k, loop, choice.count, "block", "chain")
-    k = attempt(run(k, Permute(out, (*around, block, within))), Vectorize(within))
+    outer = _as_memory_lies(form, [*around, block], block)
+    k = attempt(run(k, Permute(out, (*outer, within))), Vectorize(within))
     if parallel.pays(k, info, 2.0 * prod(high(a.extent) for a in value.all_axes)):
-        k = parallel.spread(k, out, [*around, block], info)
+        k = parallel.spread(k, out, outer, info)
     block = k.nests[out].loops[-2].var.name
     k, part = pinned_steps(k, value.name)
     k = run(k, ComputeAt(value.name, out, block, Scope.REGISTER))
@@ -113,13 +114,28 @@ def apply(form: Dots, choice: Chains, info: DeviceInfo) -> Kernel:
         ends = [s.var.name for s in k.nests[value.name].loops if s.reduce]
         k = run(k, ComputeAt(part, value.name, ends[-1], Scope.REGISTER))
     k = _chains(k, part or value.name, choice, choice.steps)
+    assert value.reduce is not None
+    terms = prod(high(a.extent) for a in value.reduce.axes)
     for _, p in form.across if choice.steps else ():
-        k = ask_ahead(k, part or value.name, p, block, info) if p is not None else k
+        k = ask_ahead(k, part or value.name, p, block, terms, choice.count, info) if p is not None else k
     return k
 
 
+def _as_memory_lies(form: Dots, loops: list[str], block: str) -> list[str]:
+    """The loops over results, `block` that over blocks of lanes, in the order in which memory has what is read: where
+    heads lie side by side, their parts of a row are read together."""
+    loop_of = loops_of(form.kernel, form.found)
+    step = dict.fromkeys(loops, 0)
+    for load, p in form.across:
+        at = None if p is None else flatten(load.index, p.shape)
+        for v, n in loop_of.items():
+            name = block if v is form.axis.var else n
+            step[name] = max(step[name], abs(coefficient(at, v) or 0) if at is not None else 0)
+    return sorted(loops, key=lambda n: -step[n])
+
+
 def _repeated_once(form: Dots, info: DeviceInfo) -> Kernel:
-    """What takes time and is the same for many results as values of their own, if they fit into the cache."""
+    """The kernel with parts that take time and are the same for many results as values of their own, if these fit."""
     (staged, names), width = stage_repeated(form.kernel), info.lanes(form.found.value.dtype)
     for name in names:
         last = staged.nests[name].loops[-1]

@@ -24,7 +24,7 @@ from math import prod
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir.graph import elements
-from weft.ir.index import Int, ceildiv, coefficient, flatten, high, substitute
+from weft.ir.index import Int, Var, ceildiv, coefficient, flatten, high, substitute
 from weft.ir.kernel.algorithm import Item, Param, reads
 from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.schedule import Kernel, NestLoop
@@ -37,6 +37,9 @@ ROW_SHARE = 8
 
 MIN_AHEAD_BYTES = 1024
 """The least of them where several streams share them."""
+
+ROWS_AHEAD_BYTES = 1 << 14
+"""Bytes of short rows that are asked for ahead."""
 
 MIN_RUN_BYTES = 4 * MIN_AHEAD_BYTES
 """Shorter runs are left to the hardware: much of what lies behind their end would be asked for in vain."""
@@ -124,6 +127,31 @@ def prefetch_rows(k: Kernel, info: DeviceInfo) -> Kernel:
         if step and abs(step) * p.dtype.itemsize * ROW_SHARE <= info.l2_bytes:
             k = attempt(k, PrefetchNext(passes[1][0].name, common[-1].var.name))
     return k
+
+
+def ask_for_rows(k: Kernel, name: str, loop: str, info: DeviceInfo) -> Kernel:
+    """`k` with an item that reads short rows of a large parameter, one in each iteration of a loop, asking for those
+    some iterations ahead: the hardware does not follow from row to row."""
+    item = k.algorithm.item(name)
+    inside = [s for s in k.nests[name].loops if not s.reduce and s.kind is not LoopKind.PARALLEL]
+    for p in _large(k, info):
+        at = _run(k, item, p)
+        step = 0 if at is None else (coefficient(at, _variable(k, loop)) or 0)
+        row = prod(
+            high(s.extent) for s in inside if at is not None and 0 < (coefficient(at, s.var) or 0) < step
+        )
+        nbytes = row * p.dtype.itemsize
+        if row < step and MIN_AHEAD_BYTES <= nbytes < MIN_RUN_BYTES:
+            k = attempt(k, PrefetchNext(name, loop, ceildiv(ROWS_AHEAD_BYTES, nbytes), (p.name,)))
+    return k
+
+
+def _variable(k: Kernel, loop: str) -> Var:
+    owner = k.owner(loop)
+    assert owner is not None
+    spec = k.nests[owner].loop(loop)
+    assert spec is not None
+    return spec.var
 
 
 def _run(k: Kernel, item: Item, p: Param) -> Int | None:

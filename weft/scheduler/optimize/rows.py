@@ -9,7 +9,7 @@ A long sum is cut into levels of few sequential additions (`levels`), which make
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -18,7 +18,7 @@ from weft.ir import expr as ex
 from weft.ir import numerics
 from weft.ir.dtypes import DType, accumulator
 from weft.ir.graph import elements
-from weft.ir.index import Int, Var, ceildiv, high, substitute, variables
+from weft.ir.index import Int, Var, ceildiv, coefficient, flatten, high, substitute, variables
 from weft.ir.kernel.algorithm import Axis, Item, ItemValue, Output, reads
 from weft.ir.kernel.decisions import pick, with_decisions_of
 from weft.ir.kernel.schedule import Kernel, NestLoop
@@ -38,7 +38,7 @@ from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.access import is_costly, vector_score
 from weft.scheduler.optimize.extents import divides, typical
 from weft.scheduler.optimize.levels import SUM_CHAIN, apart, in_levels, long, pinned_steps, summed
-from weft.scheduler.optimize.prefetch import prefetch
+from weft.scheduler.optimize.prefetch import ask_for_rows, prefetch
 from weft.scheduler.optimize.rule import Choice, Rule
 from weft.scheduler.optimize.staging import fits, stage_repeated, stage_shared
 from weft.scheduler.optimize.steps import extent as extent_of
@@ -144,7 +144,7 @@ def _kept(staging: Staging, info: DeviceInfo) -> Kernel | Refusal:
 
 def _nests(k: Kernel, info: DeviceInfo, staged: frozenset[str] = frozenset()) -> Kernel:
     """Every item in its loops. The values `staged` are there, a row of each, before what reads them begins."""
-    k, parts = _parted(k, info)
+    k, parts = _parted(k, info, staged)
     outputs = [i for i in k.algorithm.items if isinstance(i, Output)]
     carried = {c.source for o in outputs for c in o.carries}
     closed: frozenset[str] = frozenset()
@@ -181,15 +181,20 @@ def stream(k: Kernel, info: DeviceInfo) -> Kernel:
 # tall matrices summed along their height ---------------------------------------------------------------------------
 
 
-def _parted(k: Kernel, info: DeviceInfo) -> tuple[Kernel, frozenset[str]]:
+def _parted(
+    k: Kernel, info: DeviceInfo, staged: frozenset[str] = frozenset()
+) -> tuple[Kernel, frozenset[str]]:
     """Sums down the columns of tall matrices, in a partial sum per task: each reads whole rows, one after another.
 
         s(j) = sum i: x[i, j]   ->   p(j, t) = sum i of t: x[i, j], a task for each t;   s(j) = sum t: p(j, t)
 
     Columns cut into panels, one per core, would read short pieces of rows, which memory is slow at. Only where the
-    results are few, so that combining them costs nothing. The names of the partial sums.
+    results are few, so that combining them costs nothing. The names of the partial sums. A pinned sum may read values
+    that are `staged`, of which each part computes its own.
     """
     values = [i for i in k.algorithm.items if isinstance(i, ItemValue)]
+    if k.algorithm.pinned:
+        values = [i for i in values if i.name not in staged]
     outputs = [i for i in k.algorithm.items if isinstance(i, Output)]
     if not values or len(outputs) != 1 or not parallel.pays(k, info) or info.cores == 1:
         return k, frozenset()
@@ -199,7 +204,7 @@ def _parted(k: Kernel, info: DeviceInfo) -> tuple[Kernel, frozenset[str]]:
     parts: list[str] = []
     whole = k
     for item in values:
-        part = _partial(k, item, out, info)
+        part = _partial(k, item, out, info, staged)
         if isinstance(part, Refusal) or part.check(k) is not None:
             return whole, frozenset()
         k = run(k, part)
@@ -207,9 +212,12 @@ def _parted(k: Kernel, info: DeviceInfo) -> tuple[Kernel, frozenset[str]]:
     return k, frozenset(parts)
 
 
-def _partial(k: Kernel, item: ItemValue, out: Output, info: DeviceInfo) -> SplitReduce | Refusal:
+def _partial(
+    k: Kernel, item: ItemValue, out: Output, info: DeviceInfo, staged: frozenset[str]
+) -> SplitReduce | Refusal:
     """A partial sum per task of a value that is such a sum."""
-    if item.reduce is None or any(_computed(k, item)):
+    own = [r.source for r in reads(item) if k.algorithm.param(r.source) is None]
+    if item.reduce is None or (own and not (k.algorithm.pinned and staged.issuperset(own))):
         return Refusal(f"{item.name} is no sum of what memory has")
     count = high(elements(tuple(a.extent for a in item.axes)))
     results = high(elements(tuple(a.extent for a in out.axes)))
@@ -257,12 +265,32 @@ def _part(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
     inner = next(n for n in columns if axis[n] == item.axes[across].var)
     reduced = [s.var.name for s in nest.loops if s.reduce]
     order = (task, *reduced, *(n for n in columns if n != inner), inner)
+    if item.reduce.tree is not Tree.FREE:
+        order = (task, *_as_memory_lies(k, item, order[1:-1]), inner)
     rank = len(item.axes)
     layout = Arrange(name, Scope.LOCAL, (rank - 1, *range(rank - 1)), (1,) * rank)
     k = attempt(run(k, Permute(name, order), layout), Bind(task, info.task_kind))
     k, vectors = _in_flight(k)
     k = lanes(k, inner, min(info.lanes(item.dtype) * vectors, extent_of(k, inner)))
+    if item.reduce.tree is not Tree.FREE:
+        k = ask_for_rows(k, name, reduced[-1], info)
     return _within(k, name, rows, across, info)
+
+
+def _as_memory_lies(k: Kernel, item: ItemValue, loops: Sequence[str]) -> list[str]:
+    """The loops of an item in the order in which memory has most of what it reads."""
+    bind = k.nests[item.name].bind
+    sizes = {
+        r: high(elements(p.shape)) for r in reads(item) if (p := k.algorithm.param(r.source)) is not None
+    }
+    if not sizes:
+        return list(loops)
+    load = max(sizes, key=sizes.__getitem__)
+    p = k.algorithm.param(load.source)
+    assert p is not None
+    at = flatten([substitute(i, bind) for i in load.index], p.shape)
+    step = {v.name: abs(coefficient(at, v) or 0) for v in variables(at)}
+    return sorted(loops, key=lambda n: -step.get(n, 0))
 
 
 # the output ----------------------------------------------------------------------------------------------------------
@@ -468,9 +496,12 @@ def _widest(out: Output) -> DType:
 # values --------------------------------------------------------------------------------------------------------------
 
 
-def place(k: Kernel, item: Item, scope: Scope, closed: frozenset[str] = frozenset()) -> Kernel:
+def place(
+    k: Kernel, item: Item, scope: Scope, closed: frozenset[str] = frozenset(), lanes: int = 0
+) -> Kernel:
     """Compute the item where its region is smallest without computing anything twice: in the deepest loop, common to
-    all its readers, that its index depends on."""
+    all its readers, that its index depends on; in the deepest of those in which it has so many `lanes`, if there is
+    one."""
     chains: list[list[tuple[str, NestLoop]]] = []
     needed: set[str] = set()
     for user in k.algorithm.items:
@@ -485,7 +516,7 @@ def place(k: Kernel, item: Item, scope: Scope, closed: frozenset[str] = frozense
         needed |= {v.name for r in loads for i in r.index for v in variables(substitute(i, bind))}
     if not chains:
         return k
-    best: tuple[str, str] | None = None
+    found: list[tuple[str, str]] = []
     for at in zip(*chains, strict=False):
         owner, spec = at[0]
         if any(c[1].var.name != spec.var.name for c in at) or spec.kind is LoopKind.VECTOR:
@@ -494,17 +525,26 @@ def place(k: Kernel, item: Item, scope: Scope, closed: frozenset[str] = frozense
             break
         if spec.var.name in closed:  # a whole panel at once streams through memory
             break
-        best = (owner, spec.var.name)
-    if best is None:
-        return k
-    return attempt(k, ComputeAt(item.name, best[0], best[1], scope))
+        found.append((owner, spec.var.name))
+    made = k
+    for owner, loop in reversed(found):
+        made = attempt(k, ComputeAt(item.name, owner, loop, scope))
+        if made is not k and _has_lanes(made, item, lanes):
+            return made
+    return attempt(k, ComputeAt(item.name, *found[-1], scope)) if found else k
+
+
+def _has_lanes(k: Kernel, item: Item, lanes: int) -> bool:
+    """A region of the item has so many elements along its last axis."""
+    return not lanes or high(k.nests[item.name].size[-1]) >= lanes
 
 
 def _value(
     k: Kernel, item: ItemValue, info: DeviceInfo, closed: frozenset[str], staged: frozenset[str]
 ) -> Kernel:
     if item.reduce is None:
-        k = place(k, item, Scope.LOCAL, closed)
+        wide = info.lanes(item.dtype) if k.algorithm.pinned and item.axes and is_costly(item.expr) else 0
+        k = place(k, item, Scope.LOCAL, closed, wide)
         return _vector_axes(k, item, info)
     if item.reduce.tree is not Tree.FREE:
         return _pinned(k, item, info, closed)

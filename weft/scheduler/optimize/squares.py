@@ -32,6 +32,9 @@ LARGEST = 16
 FEWEST = 4
 """Steps below which backends gather."""
 
+AHEAD_BYTES = 1 << 15
+"""Bytes of squares that are asked for early, at least: 16 rows of 512 numbers."""
+
 FAR_CACHES = 2
 """Second-level caches that a factor fills before it counts as being in memory."""
 
@@ -51,8 +54,8 @@ def lies_in_squares(p: Param | None, load: Load, lane: Var, summed: Var) -> bool
 
 
 def cycles(size: int, costs: CostModel) -> float:
-    """Cycles to transpose one element with its square: a vector of it takes part in as many shuffles as halve the square,
-    each of which takes one of two units."""
+    """Cycles to transpose one element with its square: a vector of it takes part in as many shuffles as halve the
+    square, each of which takes one of two units."""
     return 2 * costs.call_cycles * (size.bit_length() - 1) / size
 
 
@@ -73,8 +76,10 @@ def in_squares(k: Kernel, loop: str, size: int) -> Kernel:
     return run(k, Unroll(inner))
 
 
-def ask_ahead(k: Kernel, name: str, p: Param, loop: str, info: DeviceInfo) -> Kernel:
-    """Ask for the next iteration's squares, where they come from memory: of so many rows, the hardware follows few."""
+def ask_ahead(k: Kernel, name: str, p: Param, loop: str, terms: int, size: int, info: DeviceInfo) -> Kernel:
+    """Ask for squares of `size` lanes by `terms`, of which each iteration of a loop reads one, some iterations early,
+    where they come from memory: of so many rows, the hardware follows few."""
     if high(elements(p.shape)) * p.dtype.itemsize <= info.l2_bytes * FAR_CACHES:
         return k
-    return attempt(k, PrefetchNext(name, loop, 1, (p.name,)))
+    count = max(1, AHEAD_BYTES // (terms * size * p.dtype.itemsize))
+    return attempt(k, PrefetchNext(name, loop, count, (p.name,)))
