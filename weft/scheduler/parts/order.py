@@ -379,18 +379,13 @@ class _Order:
         self.used[v] = [at]
         if not value.output and nbytes is not None:
             free = self.rooms[value.device]
-            fitting = [
-                r
-                for r in free
-                if r.nbytes >= nbytes
-                and all(self._at_least(clock, lane, n, self.host) for lane, n in r.users)
-            ]
-            room = min(fitting, key=lambda r: r.nbytes, default=None)
+            large = sorted([r for r in free if r.nbytes >= nbytes], key=lambda r: r.nbytes)
+            room = next(
+                (r for r in large if all(self._at_least(clock, *u, self.host) for u in r.users)), None
+            )
             if room is None and nbytes >= SMALL_BYTES:
-                due = [
-                    (r, w) for r in free if r.nbytes >= nbytes and (w := self._due(r, clock, at[0], start))
-                ]
-                room, waits = min(due, key=lambda x: x[0].nbytes, default=(None, waits))
+                due = ((r, w) for r in large if (w := self._due(r, clock, at[0], start)))
+                room, waits = next(due, (None, waits))
                 for n in waits:
                     _learn(clock, self.events[n][1])
             if room is not None:
