@@ -99,11 +99,11 @@ def test_parameters_of_another_dtype_or_device_are_refused_as_the_function_refus
 def test_modules_that_others_edit_are_looked_at_once() -> None:
     m, other = Net(), Net()
     modules = Modules((m,))
-    seen = edits.latest()
+    seen = edits.modules.latest()
     assert modules.are_as_they_were()
     other.scale = 3.0
-    assert edits.latest() is not seen and modules.are_as_they_were()
-    assert modules._edit is edits.latest()
+    assert edits.modules.latest() != seen and modules.are_as_they_were()
+    assert modules._edit == edits.modules.latest()
     m.scale = float("nan")
     assert not modules.are_as_they_were()
     m.scale = 1.0

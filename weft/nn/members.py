@@ -48,7 +48,7 @@ class Members(OrderedDict[str, Any]):
         super().__setitem__(name, value)
         for attributes in self._attributes():
             attributes[name] = value
-        edits.note()
+        edits.modules.note()
 
     def __delitem__(self, name: str) -> None:
         value = self[name]
@@ -56,7 +56,7 @@ class Members(OrderedDict[str, Any]):
         for attributes in self._attributes():
             if attributes.get(name, _MISSING) is value:
                 del attributes[name]
-        edits.note()
+        edits.modules.note()
 
     def pop(self, key: str, default: Any = _MISSING) -> Any:
         if key not in self and default is not _MISSING:
@@ -112,5 +112,5 @@ def adopt(module: Module, slot: str, given: Mapping[str, Any]) -> Members:
                 del vars(module)[name]
     vars(module)[slot] = made
     made.belong(module)
-    edits.note()
+    edits.modules.note()
     return made

@@ -177,7 +177,7 @@ class Module:
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._assign_attribute(name, value)
-        edits.note()
+        edits.modules.note()
 
     def _assign_attribute(self, name: str, value: Any) -> None:
         if isinstance(value, Parameter):
@@ -221,7 +221,7 @@ class Module:
 
     def __delattr__(self, name: str) -> None:
         self._remove_attribute(name)
-        edits.note()
+        edits.modules.note()
 
     def _remove_attribute(self, name: str) -> None:
         own = self.__dict__

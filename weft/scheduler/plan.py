@@ -181,6 +181,11 @@ class Plan:
         except MemoryError as error:
             raise MemoryPlanError(self._refusal(error)) from error
 
+    def storage(self, k: int, memory: Memory) -> Storage:
+        """Result number `k`, which is in that memory, of a plan without runtime variables."""
+        _, dtype, shape, _ = (self._fixed or self._sizes(()))[k]
+        return Storage(self.device, memory, dtype, shape)
+
     def start(self, memories: Sequence[Memory], values: Sequence[int] = ()) -> None:
         """Run on external memories. MemoryPlanError, before anything is changed, when there is no workspace."""
         try:

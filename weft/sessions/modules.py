@@ -25,7 +25,7 @@ class Modules:
     """The modules that a function called, with all modules in them, and their attributes, members and hooks."""
 
     def __init__(self, called: Iterable[Any]) -> None:
-        self._edit = edits.latest()  # before looking: what is edited meanwhile is looked at again
+        self._edit = edits.modules.latest()  # before looking: what is edited meanwhile is looked at again
         found: dict[int, Module] = {}
         left = [m for m in called if isinstance(m, Module)]
         while left:
@@ -39,8 +39,8 @@ class Modules:
     def are_as_they_were(self) -> bool:
         """True where all attributes are the same objects, or equal numbers and texts. What is changed within an object
         that an attribute stands for is not seen."""
-        now = edits.latest()
-        if now is self._edit:
+        now = edits.modules.latest()
+        if now == self._edit:
             return True
         if self._hooks != _hooks_of_all() or not all(_same(_state(m), s) for m, s in self._states):
             return False

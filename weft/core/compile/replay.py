@@ -22,7 +22,7 @@ from weft.core.compile.instantiate import instantiate
 from weft.core.compile.kept import Kept, KeptAt, Part
 from weft.core.compile.marked import second_recording
 from weft.core.compile.recording import Left, Rebind, Recording, Result, SetGrad, record
-from weft.core.execute import meshes, plans, run, tracing
+from weft.core.execute import edits, meshes, plans, run, tracing
 from weft.core.execute.changes import restored_on_error
 from weft.core.execute.ownership import (
     Taken,
@@ -150,6 +150,12 @@ class Replay:
             self._classes = ()
         self._checks = [(k, s.device, s.shape, s.dtype, s.needs_grad) for k, s in r.specs.items()]
         self._captured = r.captured
+        of_captured = range(r.arguments, r.arguments + len(r.captured))
+        self._checks_of_others = [c for c in self._checks if c[0] not in of_captured]
+        self._edit_of_captured = self._edit_of_modules = -1
+        """The last edits when captured tensors, and the modes of modules, were found to be as at the trace."""
+        for t in r.captured:
+            edits.capture(t)
         self._reads_state = bool(r.modes or r.had_grad or r.grads_read)
         now = context()
         self._records, self._casts, self._devices = now.grad, now.casts, now.devices[-1:]
@@ -158,6 +164,8 @@ class Replay:
         self._written = sorted(
             {b.target for b in r.rebinds if isinstance(b.target, int)} | {g.target for g in r.set_grads}
         )
+        self._rebound = [b.target for b in r.rebinds if isinstance(b.target, int)]
+        self._rebound_new = [b.target for b in r.rebinds if not isinstance(b.target, int)]
         self._distinct = r.arguments > 1 and (mutated or bool(r.set_grads))
         self.captured_ids = frozenset(map(id, r.captured))
         self.arguments: Mapping[int, ref[Any]] = {}
@@ -222,15 +230,21 @@ class Replay:
         objects = [*tensors, *self._captured]
         if self._reads_state:
             r = self.recording
-            for module, training in r.modes:
-                if module.training is not training:
-                    return None
+            edit = edits.modules.latest()  # before looking, as below: later edits are found by the next call
+            if edit != self._edit_of_modules:
+                for module, training in r.modes:
+                    if module.training is not training:
+                        return None
+                self._edit_of_modules = edit
             for k, had in r.had_grad:
                 if (objects[k].__dict__.get("_grad") is not None) is not had:
                     return None
             for k in r.grads_read:
                 objects.append(objects[k].__dict__["_grad"])
-        for k, device, shape, dtype, needs_grad in self._checks:
+        edit, checks = edits.tensors.latest(), self._checks
+        if edit == self._edit_of_captured:
+            checks = self._checks_of_others
+        for k, device, shape, dtype, needs_grad in checks:
             v = objects[k].value
             s = v.node.storage
             if s is None:
@@ -243,6 +257,7 @@ class Replay:
                 return None
             if v.needs_grad is not needs_grad:
                 return None
+        self._edit_of_captured = edit
         return objects
 
     def run(self, objects: list[Any]) -> Any:
@@ -255,21 +270,23 @@ class Replay:
 
     def spread(self, objects: list[Any], results: Sequence[Any]) -> None:
         """Have what looks at the elements of rebound tensors see them, and results look at what they are views of."""
-        for b in self.recording.rebinds:
-            t = target(b, objects)
-            if t is not None and t.look is not None:
-                self._spread_writes(objects)
-                break
+        self._spread_writes(objects)
         for result, k, steps in self.recording.looks:
             now = [views.with_tensors(s, lambda r: results[r.number], Result) for s in steps]
             views.compose_views(objects[k], results[result], now)
 
     def _spread_writes(self, objects: list[Any]) -> None:
         """Have what looks at the elements of rebound tensors see them."""
-        changed = [t for b in self.recording.rebinds if (t := target(b, objects)) is not None]
-        here = set(map(id, changed))
-        for t in changed:
-            views.written(t, here)
+        changed = [objects[k] for k in self._rebound]
+        changed += [t for b in self._rebound_new if (t := b()) is not None]
+        seen = [t for t in changed if (look := t.look) is not None and not look.shared.are_only(t)]
+        if seen:
+            here = set(map(id, changed))
+            for t in seen:
+                views.written(t, here)
+            if sole_thread():  # nobody goes through these meanwhile, or adds to them
+                for t in seen:
+                    t.look.shared.sweep()
 
     def profile(self, objects: list[Any]) -> Profile:
         """Run, and the time of each step."""
@@ -350,6 +367,12 @@ class PlanReplay(Replay):
         self._rebinds = [b for b in r.rebinds if self._source[b.value] not in moved]
         self._rebinds_in_place = {
             self._source[b.value] - first: b for b in r.rebinds if self._source[b.value] in moved
+        }
+        # Those of which more changes than the elements: the others are rebound only where they are copied.
+        self._regraded = {
+            k: b
+            for k, b in self._rebinds_in_place.items()
+            if not isinstance(b.target, int) or r.specs[b.target].needs_grad is not b.needs_grad
         }
         self._pure = (
             len(outputs) == 1 and self._source == [0] and self._results == [(None, 0, False)]
@@ -520,11 +543,12 @@ class PlanReplay(Replay):
                             memories[i] = self._copy(objects[t].value.node.storage.memory)
                 elif self._in_place:
                     stays = self._taken(objects, memories, taken)
-                storages, given = plan.with_results(memories)
-                for k, s in enumerate(storages):
+                given = plan.external(memories)
+                for k, memory in enumerate(given[len(given) - len(plan.outputs) :]):
                     if k in stays:
                         nodes.append(objects[stays[k]].value.node)
                     else:
+                        s = plan.storage(k, memory)
                         nodes.append(graph.buffer(s.shape, s.dtype, self._device_full_name, s))
                 env += nodes
                 # free where this thread is alone, and taken and given back in less time than it takes to do neither
@@ -598,7 +622,8 @@ class PlanReplay(Replay):
             for t in self._counted:
                 own = objects[t].__dict__
                 own["_writes"] = own.get("_writes", 0) + 1
-        for k, b in self._rebinds_in_place.items():
+        rebinds = self._regraded if len(stays) == len(self._in_place) else self._rebinds_in_place
+        for k, b in rebinds.items():
             t = target(b, objects)
             if k not in stays or t.value.needs_grad is not b.needs_grad:
                 rebind(t, nodes[k], b.needs_grad)

@@ -29,7 +29,7 @@ from weakref import ref
 from weft.autograd.context import context, restore
 from weft.autograd.value import Value
 from weft.core.args import handle
-from weft.core.execute import tracing, watched
+from weft.core.execute import edits, tracing, watched
 from weft.errors import ArgumentError
 from weft.ir.calls import expand_calls
 from weft.ir.graph import Node, toposort
@@ -190,7 +190,7 @@ def _undo(t: Any, before: Any, look: Any) -> None:
     _look_again(t, look)
     if now.is_leaf and before.is_leaf and now.needs_grad is not before.needs_grad:
         before = Value(before.node, now.needs_grad)
-    t.value = before
+    edits.stand_for(t, before)
     handle.made(t)
     if before.needs_grad and before.is_leaf:
         watched.watch(t)

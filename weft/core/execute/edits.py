@@ -1,27 +1,53 @@
-"""Edits of modules: attributes, members and hooks that are set or taken off, anywhere in the process.
+"""Edits of what was looked at before: of modules, and of tensors that functions captured.
 
-What was made of modules as they were looks at them again only where there was an edit since: one comparison.
+What was found of them as they were is found anew only where there was an edit since: one comparison, however many
+modules and tensors there are.
 """
-# Tests: tests/sessions/test_modules.py
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-class Edit:
-    """A moment: of two looks at `latest` that give the same one, no module was edited in between."""
-
-    __slots__ = ()
-
-
-_latest = Edit()
+if TYPE_CHECKING:
+    from weft.autograd.value import Value
 
 
-def latest() -> Edit:
-    """The last edit of any module."""
-    return _latest
+class Edits:
+    """Edits of one kind, anywhere in the process.
+
+    `latest()`: a number; of two calls that give equal ones, there was no edit in between. `note()` says that there was
+    one, after it was made. Each is one call of a C function, which no interrupt and no other thread divides.
+    """
+
+    __slots__ = ("latest", "note")
+
+    def __init__(self) -> None:
+        left: Any = iter(range(sys.maxsize))
+        self.latest: Callable[[], int] = left.__length_hint__
+        self.note: Callable[[], object] = left.__next__
 
 
-def note() -> None:
-    """Say that a module is another one now: after it was changed."""
-    global _latest
-    _latest = Edit()
+modules = Edits()
+"""Attributes, members and hooks of any module were set or taken off."""
+
+tensors = Edits()
+"""A tensor that was marked as captured stands for another value. Steps that write over its elements do not count."""
+
+CAPTURED = "_captured"
+"""The attribute by which a tensor is marked."""
+
+
+def capture(t: Any) -> None:
+    """From here on, what `t` stands for is looked at again after an edit only: mark it before looking."""
+    t.__dict__[CAPTURED] = True
+
+
+def stand_for(t: Any, value: Value) -> None:
+    """Have `t` stand for another value: noted even where an interrupt comes in between."""
+    try:
+        t.value = value
+    finally:
+        if CAPTURED in t.__dict__:
+            tensors.note()

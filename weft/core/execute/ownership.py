@@ -14,7 +14,7 @@ from weakref import ref
 from weft.autograd.value import Value
 from weft.backends.storage import Storage
 from weft.core.args.handle import Handle
-from weft.core.execute import watched
+from weft.core.execute import edits, watched
 from weft.core.execute.writes import known_ranges
 from weft.ir import graph
 from weft.ir.dtypes import uint32
@@ -30,10 +30,14 @@ def rebind(t: Any, node: Node, needs_grad: bool) -> None:
     v, own = t.value, t.__dict__
     own["_writes"] = own.get("_writes", 0) + 1
     if getrefcount(v) == _ALONE[0] and v.needs_grad is needs_grad and v.is_leaf:
-        v.node = node
+        try:
+            v.node = node
+        finally:
+            if edits.CAPTURED in own:
+                edits.tensors.note()
         return
     del v
-    t.value = Value(node, needs_grad)
+    edits.stand_for(t, Value(node, needs_grad))
     if needs_grad:
         watched.watch(t)
 

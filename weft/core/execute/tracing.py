@@ -23,7 +23,7 @@ import numpy as np
 from weft.autograd.context import change, context, default_device, switched
 from weft.autograd.value import HOOKS, Value
 from weft.core.args.handle import Handle
-from weft.core.execute import watched
+from weft.core.execute import edits, watched
 from weft.errors import ArgumentError, GradError, user_call
 from weft.ir import graph
 from weft.ir.dtypes import uint32
@@ -228,9 +228,12 @@ class Trace:
             words = np.array(d.generator.words(d.count), np.uint32)
             home = d.placeholder.device or default_device()
             d.placeholder.storage = self.values.from_numpy(words, home).storage
-        for s in self.shadows.values():
-            if s.now is not s.placeholder:
-                _slot.__set__(s.handle, s.now)
+        try:
+            for s in self.shadows.values():
+                if s.now is not s.placeholder:
+                    _slot.__set__(s.handle, s.now)
+        finally:
+            edits.tensors.note()
         for g in self.grads.values():
             if g.now is not g.before:
                 g.handle.__dict__["_grad"] = g.now

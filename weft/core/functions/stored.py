@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.core.args import handle
 from weft.core.args.handle import wrap_constant
-from weft.core.execute import files
+from weft.core.execute import edits, files
 from weft.core.execute.run import deferred
 from weft.core.functions.arrangement import as_strided
 from weft.core.layout import movement
@@ -55,7 +55,7 @@ def share(
     if geometry is not None:
         steps = [views.ViewStep(strided, geometry), *steps]
         elements = strided(elements, *geometry)
-    out.value = elements.value
+    edits.stand_for(out, elements.value)
     views.compose_views(base, out, steps)
 
 

@@ -33,12 +33,12 @@ class RemovableHandle:
         if prepend:
             for key in [k for k in hooks if k != self.id]:
                 hooks[key] = hooks.pop(key)
-        edits.note()
+        edits.modules.note()
 
     def remove(self) -> None:
         """The hook is called no more."""
         self._hooks.pop(self.id, None)
-        edits.note()
+        edits.modules.note()
 
     def __enter__(self) -> RemovableHandle:
         return self

@@ -13,7 +13,7 @@ from weft.autograd.context import configured_device, grad_enabled
 from weft.autograd.value import Value, zero_gradient
 from weft.core.args import broadcast, defaults, handle
 from weft.core.args.handle import Handle, Number, TensorLike, describe, value_of, wrap
-from weft.core.execute import changes, devices, files, realization, run, watched, writes
+from weft.core.execute import changes, devices, edits, files, realization, run, watched, writes
 from weft.core.functional import activations
 from weft.core.functions import reductions
 from weft.core.grad import differentiate
@@ -92,7 +92,7 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
         data = _constructed(given, dtype, device)
         same = isinstance(data, Handle) and dtype is None and device is None
         source: Any = data if same else creation.tensor(data, dtype, device)
-        self.value = Value(source.value.node)
+        edits.stand_for(self, Value(source.value.node))
         handle.made(self)
         if same:
             views.make_view(source, self, views.ViewStep(views.without_history))
@@ -242,7 +242,12 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
         if requires_grad and not v.dtype.is_float:
             raise GradError(f"requires_grad_: only float tensors can require grad, got {v.dtype.name}")
         if requires_grad != v.needs_grad:
-            self.value = Value(v.node, requires_grad)
+            now = Value(v.node, requires_grad)
+            try:
+                self.value = now
+            finally:
+                if edits.CAPTURED in self.__dict__:  # as `stand_for`, without a call
+                    edits.tensors.note()
         if requires_grad:
             watched.watch(self)
             realization.note_leaf(self)
@@ -301,7 +306,7 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
 
     def detach_(self) -> Tensor:
         """Forget the history of this handle."""
-        self.value = Value(self.value.node)
+        edits.stand_for(self, Value(self.value.node))
         return self
 
     def clone(self, *, memory_format: Any = None) -> Tensor:
@@ -575,8 +580,12 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
     def rebind(self, value: Value) -> None:
         """Have this handle stand for another value; gradients of a leaf go on accumulating here."""
         changes.record(self, value)
-        self.value = value
         own = self.__dict__
+        try:
+            self.value = value
+        finally:
+            if edits.CAPTURED in own:  # as `stand_for`, without a call
+                edits.tensors.note()
         own["_writes"] = own.get("_writes", 0) + 1
         handle.made(self)
         if value.needs_grad and value.is_leaf:

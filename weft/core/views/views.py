@@ -67,9 +67,18 @@ class Elements:
     def join(self, t: Tensor) -> None:
         """`t` is one of them."""
         if len(self.members) >= self.full:
-            self.members = [r for r in self.members if _looks(r(), self)]
+            self.sweep()
             self.full = 2 * len(self.members) + 8
         self.members.append(ref(t))
+
+    def sweep(self) -> None:
+        """Forget those that are gone."""
+        self.members = [r for r in self.members if _looks(r(), self)]
+
+    def are_only(self, t: Tensor) -> bool:
+        """True where `t` is known to be the only one. False may mean that others are gone, and were not swept."""
+        members = self.members
+        return len(members) == 1 and members[0]() is t
 
     def others(self, t: Tensor) -> list[Tensor]:
         """The living ones but for `t`."""
@@ -473,10 +482,10 @@ def write(t: Tensor, value: Value) -> None:
 def written(t: Tensor, skip: frozenset[int] | set[int] = frozenset()) -> None:
     """`t` stands for a new value: so do the others that look at its elements, but for `skip`, given by identity."""
     look = t.look
-    if look is None or elements(t.value.shape) == 0:
+    if look is None:
         return
     others = [m for m in look.shared.others(t) if id(m) not in skip]
-    if not others:
+    if not others or elements(t.value.shape) == 0:
         return
     now = _elements_after(t, look, others)
     seen: dict[tuple[int, int], Any] = {}
