@@ -2,7 +2,7 @@
 
 What was made of modules as they were looks at them again only where there was an edit since: one comparison.
 """
-# Tests: tests/sessions/test_modules.py
+# Tests: tests/core/execute/test_modules.py
 
 from __future__ import annotations
 
