@@ -47,9 +47,10 @@ class Decoder(PretrainedModule):
         """
         layers = next(m for m in self.modules() if isinstance(m, nn.ModuleList))
         for layer in layers:
-            layer.__dict__.pop("forward", None)
+            if "forward" in vars(layer):
+                del layer.forward
             if on:
-                layer.__dict__["forward"] = partial(checkpoint, layer.forward)
+                layer.forward = partial(checkpoint, layer.forward)
         return self
 
     def forward(

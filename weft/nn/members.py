@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
-from weft.core.execute import edits
+from weft.core.execute import edits, tracing
 
 if TYPE_CHECKING:
     from weft.nn.module import Module
@@ -48,7 +48,7 @@ class Members(OrderedDict[str, Any]):
         super().__setitem__(name, value)
         for attributes in self._attributes():
             attributes[name] = value
-        edits.modules.note()
+        self._note(name)
 
     def __delitem__(self, name: str) -> None:
         value = self[name]
@@ -56,6 +56,14 @@ class Members(OrderedDict[str, Any]):
         for attributes in self._attributes():
             if attributes.get(name, _MISSING) is value:
                 del attributes[name]
+        self._note(name)
+
+    def _note(self, name: str) -> None:
+        """Say that an entry is another one."""
+        for r in self._owners:
+            module = r()
+            if module is not None:
+                tracing.note_write(module, name)
         edits.modules.note()
 
     def pop(self, key: str, default: Any = _MISSING) -> Any:

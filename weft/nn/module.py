@@ -12,13 +12,13 @@ import numpy as np
 from weft.core.args.axes import known_sizes, new_shape
 from weft.core.args.defaults import get_default_dtype
 from weft.core.args.modes import no_grad
-from weft.core.execute import edits, tracing
+from weft.core.execute import edits, modules, tracing
 from weft.core.grad.differentiate import RemovableHandle
 from weft.core.layout.creation import as_tensor, empty_like, tensor, zeros_like
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, MemberError, UnmadeError, WeftError
 from weft.ir.dtypes import DType, bfloat16, float16, float32, float64
-from weft.nn import hooks
+from weft.nn import hooks, members
 from weft.nn.members import KINDS, Members, adopt
 
 if TYPE_CHECKING:
@@ -74,12 +74,17 @@ class IncompatibleKeys(NamedTuple):
 _IncompatibleKeys = IncompatibleKeys  # torch's name
 
 
-HOOKS = (
+CALLED_HOOKS = (
     "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called", "_backward_pre_hooks", "_backward_hooks", "_state_dict_pre_hooks",
-    "_state_dict_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
+    "_forward_hooks_always_called", "_backward_pre_hooks", "_backward_hooks",
 )  # fmt: skip
-"""The dicts of what is called around a module, by the number of its registration."""
+"""The dicts of what is called around a module's calls, by the number of its registration."""
+
+HOOKS = (
+    *CALLED_HOOKS, "_state_dict_pre_hooks", "_state_dict_hooks", "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)  # fmt: skip
+"""The dicts of what is called around a module and its state dict."""
 
 _Undo = Callable[[], object]
 
@@ -142,7 +147,7 @@ class Module:
         )
 
     def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
-        tracing.note_mode(self)
+        tracing.note_call(self)
         own = self.__dict__
         try:
             plain = not (
@@ -872,6 +877,17 @@ def _addindent(s_: str, numSpaces: int) -> str:
 def _joined(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
 
+
+modules.register(
+    modules.ModuleClass(
+        Module,
+        Module.__setattr__,
+        frozenset((*HOOKS, *KINDS)),
+        (*CALLED_HOOKS, "training"),
+        hooks.CALLED,
+        frozenset((__name__, hooks.__name__, members.__name__, "weft.nn.compiled")),
+    )
+)
 
 register_module_backward_hook = hooks.register_module_backward_hook
 register_module_buffer_registration_hook = hooks.register_module_buffer_registration_hook

@@ -14,6 +14,7 @@ from weft.core.args.modes import no_grad
 from weft.core.args.structure import Build
 from weft.core.compile.recording import Left, Recording, record
 from weft.core.execute import plans
+from weft.core.execute.modules import Modules
 from weft.errors import ArgumentError
 from weft.ir.calls import expand_calls
 from weft.ir.graph import Node, toposort
@@ -21,7 +22,6 @@ from weft.ir.index import Var
 from weft.ir.ops import Op
 from weft.ir.placement import is_mesh
 from weft.ir.rewrite import over, rewritten
-from weft.sessions.modules import Modules
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory
@@ -45,7 +45,7 @@ class Template:
     """The runtime variables that it was given for numbers."""
     build: Build
     modules: Modules
-    """The modules that the function called, as they were."""
+    """The modules, as the function read them."""
 
 
 def recorded(
@@ -85,7 +85,7 @@ def recorded(
         order=order,
         variables=tuple(variables),
         build=r.build,
-        modules=Modules((fn, getattr(fn, "__self__", None), *(module for module, _ in r.modes))),
+        modules=r.modules,
     )
 
 

@@ -69,8 +69,11 @@ def compile(
     where nobody else holds the old values. Results belong to the caller. A call that is refused for want of memory,
     fails or is interrupted has rebound all of them or none.
 
-    Everything else in Python happens once, while tracing: prints, appends, counters, the branches taken by attributes.
-    Only the `training` flag of modules that the function calls is checked again.
+    So are the attributes of modules that the function reads, called or not (parameters, layers, hooks, `forward`, flags
+    such as `training`): where one is another object, or another number or text, the function is traced again, as it is
+    at each call that changes a flag or object which it reads. Numbers that it sets itself (counters) and what it sets
+    before it reads it are its own. What is changed within other objects (an attribute's list, a global) is not seen:
+    everything else in Python happens once, while tracing.
 
     A function that asks for the value of a tensor (`if x.sum() > 0`, item, print, a mask as index), or calls what is
     computed on the host, cannot be one plan: such a call goes on as an uncompiled one from there, in segments that end

@@ -183,6 +183,7 @@ class CompiledFunction(Generic[P, R]):
 
     def _trace(self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
         """Trace the function, and run what was recorded."""
+        self._drop_lost()
         self._watch_growth(key)
         asked = self._asked(args, kwargs)
         replay = make_replay(self.fn, args, kwargs, tensors, self.fullgraph, self.dynamic)
@@ -204,8 +205,7 @@ class CompiledFunction(Generic[P, R]):
             # call is traced with it.
             self._tried[key] = None
         else:
-            variants = [replay, *(r for r in self._replays.get(key, ()) if not r.lost)][:VARIANTS_KEPT]
-            self._replays[key] = variants
+            self._replays[key] = [replay, *self._replays.get(key, ())][:VARIANTS_KEPT]
             self._recent, self._direct = replay, replay.direct
             if len(self._replays) > TRACES_KEPT:
                 oldest, _ = self._replays.popitem(last=False)
@@ -213,9 +213,20 @@ class CompiledFunction(Generic[P, R]):
         for table in (self._last, self._tried):
             while len(table) > TRACES_KEPT:
                 table.pop(next(iter(table)))
-        objects = replay.gather(tensors)
+        objects = replay.objects(tensors)
         assert objects is not None, "what was just traced fits"
         return replay.run(objects)
+
+    def _drop_lost(self) -> None:
+        """Let go of traces that no call is to find again, and of the tensors that only they have."""
+        for key, replays in list(self._replays.items()):
+            self._replays[key] = [r for r in replays if not r.lost]
+            if not self._replays[key]:
+                del self._replays[key]
+        for key in [key for key, replay in self._last.items() if replay.lost]:
+            del self._last[key]
+        if self._recent is not None and self._recent.lost:
+            self._recent = self._direct = None
 
     def _watch_growth(self, key: Key) -> None:
         if len(self._replays) >= _WARN_AT and not self._warned:

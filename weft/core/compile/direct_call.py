@@ -43,6 +43,7 @@ from weft.core.execute.results import result_maker
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory
+    from weft.core.execute.modules import Modules
     from weft.core.tensor.tensor import Tensor
     from weft.ir.dtypes import DType
     from weft.scheduler.plan import Plan
@@ -70,14 +71,15 @@ def direct_call(
     expected: Sequence[Expected],
     memories: Sequence[int | KeptAt | Memory],
     kept: Kept | None,
+    modules: Modules | None,
     records: bool,
     casts: object,
     pinned: bool,
 ) -> DirectCall | None:
     """The call for a plan whose one result is the function's. `bound` arguments have to be these tensors, and no other
     may be a captured one (see aliases.py). `memories`: what the plan runs on, each the number of the tensor that has
-    it, one that is `kept`, or memory that never changes. `records`, `casts`, `pinned`: the modes. None where
-    sizes vary."""
+    it, one that is `kept`, or memory that never changes. `modules`: what was read of them. `records`, `casts`,
+    `pinned`: the modes. None where sizes vary."""
     if plan.variables or plan.constants or len(plan.outputs) != 1 or plan.outputs[0].replaces is not None:
         return None
     out, device = plan.outputs[0], plan.device
@@ -93,6 +95,9 @@ def direct_call(
         f"if len(args) != {len(classes)}:",
         "    return None",
     ]
+    if modules is not None:
+        env["as_they_were"] = modules.are_as_they_were
+        lines += ["if not as_they_were():", "    return None"]
     env["captured"] = frozenset(map(id, captured))
     for k, cls in enumerate(classes):
         env[f"class{k}"] = cls

@@ -13,6 +13,7 @@ from weft.autograd.value import Value
 from weft.core.args.handle import Handle
 from weft.core.args.structure import Build, builder
 from weft.core.execute import run, tracing
+from weft.core.execute.modules import Modules
 from weft.core.functions.random import default_generator
 from weft.core.tensor.tensor import Tensor
 from weft.core.views import views
@@ -78,7 +79,8 @@ class Recording:
     build: Build
     escapes: bool
     differentiated: set[Value]
-    modes: list[tuple[tracing.Modal, bool]]
+    modules: Modules
+    """The modules, as it read them."""
 
 
 class _Numbers:
@@ -133,7 +135,7 @@ class Left:
 
     result: Any
     breaks: tuple[tracing.GraphBreak, ...]
-    modes: list[tuple[tracing.Modal, bool]]
+    modes: list[tuple[Any, bool]]
 
 
 def record(
@@ -163,8 +165,9 @@ def _recorded(
         result = fn(*args, **kwargs)
         if not trace.left and (kind := _hiding(result, trace)):
             trace.refuse_or_leave(kind)
+        trace.modules.end()
         if trace.left:
-            return Left(result, tuple(trace.breaks), list(trace.modes.values()))
+            return Left(result, tuple(trace.breaks), trace.modules.modes)
         builder(result, _look_at)
         # Inside, so that the values are the traced ones. Tensors must not stay in local names: see the end.
         numbers = _Numbers(tensors, trace)
@@ -197,7 +200,7 @@ def _recorded(
         build=build,
         escapes=any(not isinstance(b.target, int) for b in rebinds),
         differentiated=trace.differentiated,
-        modes=list(trace.modes.values()),
+        modules=trace.modules,
     )
 
 

@@ -152,11 +152,12 @@ class Replay:
         self._captured = r.captured
         of_captured = range(r.arguments, r.arguments + len(r.captured))
         self._checks_of_others = [c for c in self._checks if c[0] not in of_captured]
-        self._edit_of_captured = self._edit_of_modules = -1
-        """The last edits when captured tensors, and the modes of modules, were found to be as at the trace."""
+        self._edit_of_captured = -1
+        """The last edit when captured tensors were found to be as at the trace."""
         for t in r.captured:
             edits.capture(t)
-        self._reads_state = bool(r.modes or r.had_grad or r.grads_read)
+        self._reads_grads = bool(r.had_grad or r.grads_read)
+        self._modules = None if r.modules.are_none else r.modules
         now = context()
         self._records, self._casts, self._devices = now.grad, now.casts, now.devices[-1:]
         self._pinned = now.pinned
@@ -196,12 +197,15 @@ class Replay:
 
     @property
     def lost(self) -> bool:
-        """True where a tensor is gone that has to be an argument: no call can have it again."""
-        return any(tensor() is None for tensor in self.bound.values())
+        """True where a tensor is gone that has to be an argument, or an object that modules had: no call is to find it
+        again."""
+        return any(tensor() is None for tensor in self.bound.values()) or (
+            self._modules is not None and self._modules.are_gone()
+        )
 
     def modes(self) -> list[tuple[int, bool]]:
         """The modules that were called, by identity, and whether each was training."""
-        return [(id(module), training) for module, training in self.recording.modes]
+        return [(id(module), training) for module, training in self.recording.modules.modes]
 
     def is_for(self, tensors: Sequence[Any]) -> bool:
         """True where arguments are bound tensors where they have to be, and no others are captured."""
@@ -224,18 +228,16 @@ class Replay:
         return now.trace is None or tracing.current() is None
 
     def gather(self, tensors: Sequence[Any]) -> list[Any] | None:
-        """The numbered tensors for these arguments; None where one is not as it was, or a module's mode has changed."""
-        if not self.is_for(tensors):
+        """The numbered tensors for these arguments; None where one, or a module, is not as it was."""
+        if not self.is_for(tensors) or (self._modules is not None and not self._modules.are_as_they_were()):
             return None
+        return self.objects(tensors)
+
+    def objects(self, tensors: Sequence[Any]) -> list[Any] | None:
+        """As `gather`, for modules as they are."""
         objects = [*tensors, *self._captured]
-        if self._reads_state:
+        if self._reads_grads:
             r = self.recording
-            edit = edits.modules.latest()  # before looking, as below: later edits are found by the next call
-            if edit != self._edit_of_modules:
-                for module, training in r.modes:
-                    if module.training is not training:
-                        return None
-                self._edit_of_modules = edit
             for k, had in r.had_grad:
                 if (objects[k].__dict__.get("_grad") is not None) is not had:
                     return None
@@ -407,7 +409,7 @@ class PlanReplay(Replay):
 
     def _direct_call(self) -> DirectCall | None:
         """The shortest way for a function of tensors, whose one result is computed and which does nothing else."""
-        if self._plan is None or self._classes is None or self._reads_state or self._devices:
+        if self._plan is None or self._classes is None or self._reads_grads or self._devices:
             return None
         expected = [Expected(*check) for check in self._checks]
         memories: list[Any] = self._template.copy()
@@ -425,6 +427,7 @@ class PlanReplay(Replay):
             expected,
             memories,
             self._kept,
+            self._modules,
             self._records,
             self._casts,
             self._pinned,

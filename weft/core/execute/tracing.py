@@ -2,7 +2,7 @@
 
 While a thread traces, `Tensor.value` and `Tensor._grad` are descriptors that keep, for that thread, a shadow of every
 tensor that existed before: reads give a placeholder, writes stay in the shadow. The tensors themselves change only
-when the recorded plan runs, and other threads see nothing of it.
+when the recorded plan runs, and other threads see nothing of it. What it reads of modules is noted in the same way.
 
 A function that asks for a value while it is traced leaves the trace, as it does where it raises (`Trace.leave`): the
 placeholders get the values that they stand for, what was written to shadows is written to the tensors, and the rest of
@@ -15,7 +15,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from inspect import currentframe
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 from weakref import ref
 
 import numpy as np
@@ -24,6 +25,7 @@ from weft.autograd.context import change, context, default_device, switched
 from weft.autograd.value import HOOKS, Value
 from weft.core.args.handle import Handle
 from weft.core.execute import edits, watched
+from weft.core.execute.modules import Modules, module_class
 from weft.errors import ArgumentError, GradError, user_call
 from weft.ir import graph
 from weft.ir.dtypes import uint32
@@ -99,12 +101,6 @@ class Values(Protocol):
         ...
 
 
-class Modal(Protocol):
-    """A module: it computes one thing while training and another afterwards."""
-
-    training: bool
-
-
 @dataclass(slots=True, eq=False)
 class Trace:
     """Everything one run of a function read and rebound."""
@@ -117,7 +113,7 @@ class Trace:
     draws: dict[int, Draws] = field(default_factory=dict[int, Draws])
     created: dict[int, ref[Any]] = field(default_factory=dict[int, "ref[Any]"])
     differentiated: set[Value] = field(default_factory=set[Value])
-    modes: dict[int, tuple[Modal, bool]] = field(default_factory=dict[int, "tuple[Modal, bool]"])
+    modules: Modules = field(default_factory=Modules)
     whole: bool = False
     """True to refuse what would leave the trace."""
     breaks: list[GraphBreak] = field(default_factory=list[GraphBreak])
@@ -298,11 +294,18 @@ def watching(watch: Watch) -> switched:
     return switched(watch=watch)
 
 
-def note_mode(module: Modal) -> None:
-    """A compiled function that calls `module` is traced again when the module's `training` changes."""
+def note_call(module: Any) -> None:
+    """A function that calls `module` is traced again when its hooks or `training` change."""
     trace = current()
     if trace is not None:
-        trace.modes[id(module)] = (module, module.training)
+        trace.modules.note_call(module)
+
+
+def note_write(module: Any, name: str) -> None:
+    """The function that is traced sets a member of a module."""
+    trace = current()
+    if trace is not None:
+        trace.modules.note_write(module, name)
 
 
 class tracing:  # noqa: N801  (reads as what it does)
@@ -318,6 +321,9 @@ class tracing:  # noqa: N801  (reads as what it does)
         with _lock:
             _traces.add(id(self))
             cls.value, cls._grad = _VALUE, _GRAD
+            modules = module_class()
+            if modules is not None:
+                modules.cls.__getattribute__, modules.cls.__setattr__ = _read_attribute, _set_attribute
         change(trace=self.trace)
         return self.trace
 
@@ -338,6 +344,10 @@ class tracing:  # noqa: N801  (reads as what it does)
             if not _traces and "value" in cls.__dict__:
                 del cls.value
                 cls._grad = None
+                modules = module_class()
+                if modules is not None and "__getattribute__" in modules.cls.__dict__:
+                    del modules.cls.__getattribute__
+                    modules.cls.__setattr__ = modules.assign
 
 
 class _TracedValue:
@@ -377,6 +387,33 @@ class _TracedGrad:
 
 
 _VALUE, _GRAD = _TracedValue(), _TracedGrad()
+
+
+def _read_attribute(m: Any, name: str) -> Any:
+    """Stands in for `__getattribute__` of modules while some thread traces."""
+    trace, modules = current(), module_class()
+    assert modules is not None
+    if trace is not None:
+        if name == "__dict__" and _is_inside(modules.internals):
+            trace.modules.meet(m)
+        elif name == "__dict__" or name[:2] != "__":
+            trace.modules.note_read(m, name)
+    return cast("Any", super(modules.cls, m)).__getattribute__(name)
+
+
+def _set_attribute(m: Any, name: str, value: Any) -> None:
+    """Stands in for `__setattr__` of modules while some thread traces."""
+    modules = module_class()
+    assert modules is not None
+    note_write(m, name)
+    modules.assign(m, name, value)
+
+
+def _is_inside(internals: frozenset[str]) -> bool:
+    """True where the attribute is read by one of these Python modules."""
+    here = currentframe()
+    reader = None if here is None or here.f_back is None else here.f_back.f_back
+    return reader is not None and reader.f_globals.get("__name__") in internals
 
 
 def is_traced(node: Node) -> bool:
