@@ -147,6 +147,20 @@ def test_convolutions_exchange_the_rows_at_the_edges() -> None:
     )
 
 
+def test_gradients_of_queries_keys_and_values_are_added_before_they_are_combined() -> None:
+    rows, width, heads = 512, 1024, 16
+    x = stored(1, rows, width).requires_grad_()
+    w = [stored(width, width).requires_grad_() for _ in range(4)]
+    q, k, v = ((x @ m).reshape(1, rows, heads, width // heads).transpose(1, 2) for m in w[:3])
+    y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(1, rows, width) @ w[3]
+    new = trained((y * stored(1, rows, width)).sum(), w)
+    given: dict[int, Layout] = {0: (S1,), 1: (S1,), 2: (S1,), 3: (S0,)}
+    _, exchanges, _ = found([y, *new, x.grad], w, {1 + i: i for i in range(4)}, given)
+    combined = Counter({key: n for key, n in exchanges.items() if key[0] == "terms"})
+    forward, backward = (("terms", (op, 1, rows, width), 3.0) for op in ("sum", "add"))
+    assert combined == Counter({forward: 12, backward: 12})  # one reduce-scatter each
+
+
 def test_long_sequences_gather_keys_and_values_once() -> None:
     q, k, v = (stored(1, 1, 8192, 64) for _ in range(3))
     y = F.scaled_dot_product_attention(q, k, v)

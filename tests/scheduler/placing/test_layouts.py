@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import weft
+from tests.scheduler.sharding.test_lower import some_addition
 from weft.autograd.value import Value
 from weft.backends.dummy.device import DummyBackend, describe
 from weft.core.tensor.tensor import wrap
@@ -65,6 +66,8 @@ def test_what_is_chosen_computes_what_the_graph_does(random: Random) -> None:
         node = some_node(random, node)
         if contraction(node) is None and sizes(node) and random.random() < 0.4:
             node = apply(Op.SUM, (node,), Axes((random.randrange(len(sizes(node))),)))
+    if random.random() < 0.5:
+        node, _ = some_addition(random)
     speeds = [Rates(random.choice((1.0, 1e3)), 1e3, 0.0) for _ in mesh.devices]
     found = chosen([node], mesh, latency=0.0, rates=speeds)
     leaves = [n for n in toposort([node], stop_at_storage=False) if n.storage is not None]
@@ -135,6 +138,11 @@ def test_sums_of_floats_are_not_split_where_bits_must_stay() -> None:
     _, found = plan(65536, 128, 128, mesh_of(4), reassociates=False)
     assert not found.splits
     assert found.choice.ns > plan(65536, 128, 128, mesh_of(4))[1].choice.ns
+    x = [stored(64, 65536) for _ in range(2)]
+    (y,) = expand_calls([(x[0].sum(1) + x[1].sum(1)).value.node])
+    given: dict[Node, Layout] = {t.value.node: (S1,) for t in x}
+    assert chosen([y], mesh_of(4), given=given).splits[y] == (Partial(),)
+    assert not chosen([y], mesh_of(4), given=given, reassociates=False).splits
 
 
 def test_faster_devices_get_larger_blocks() -> None:

@@ -11,15 +11,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from weft.ir.dtypes import DType, bfloat16, bool_, float32, int8, to_numpy, uint64
+from weft.ir.dtypes import DType, bfloat16, bool_, float32, float64, int8, to_numpy, uint64
 from weft.ir.errors import IRError
-from weft.ir.graph import Along, Axes, Box, Node, Target, apply, buffer, toposort
+from weft.ir.graph import Along, Axes, Box, Node, Target, apply, buffer, const, toposort
 from weft.ir.graph_verify import verify_graph
+from weft.ir.numerics import switched
 from weft.ir.ops import Op
 from weft.ir.placement import Layout, Mesh, Partial, Placement, Replicate, Shard, boxes
 from weft.scheduler.sharding import lower as lowering
 from weft.scheduler.sharding.lower import Lowered, Split, lower
-from weft.scheduler.sharding.terms import contraction
+from weft.scheduler.sharding.terms import additions, contraction
 from weft.testing.dependence import leaf, sizes, some_node, some_shape
 from weft.testing.programs import numpy_leaf
 from weft.testing.reference import evaluate
@@ -194,6 +195,129 @@ def test_a_large_sum_that_all_need_is_combined_in_parts(monkeypatch: pytest.Monk
     assert large.moved_bytes == 4 * 2 * 3 * 3 * 8
     scattered: dict[Node, Layout] = {x: (Shard(0),), y: (Shard(0),)}
     assert lowered([y], mesh, scattered, {y: (Shard(0),)}).moved_bytes == 4 * 3 * 3 * 8
+
+
+# additions of terms ---------------------------------------------------------------------------------------------------
+
+
+def some_addition(random: Random) -> tuple[Node, list[Node]]:
+    """Sums and other values, changed in linear ways, added up; and the sums."""
+    shape = tuple(random.choice((2, 4, 6)) for _ in range(random.randint(1, 2)))
+    sums: list[Node] = []
+
+    def summand() -> Node:
+        if sums and random.random() < 0.25:
+            return random.choice((leaf(*shape), apply(Op.ABS, (leaf(*shape),)), const(3.0, float64, shape)))
+        axis = random.randint(0, len(shape))
+        of = leaf(*shape[:axis], random.choice((2, 4, 6)), *shape[axis:])
+        sums.append(apply(Op.SUM, (of,), Axes((axis,))))
+        return sums[-1]
+
+    def changed(n: Node) -> Node:
+        match random.randrange(8):
+            case 0:
+                return apply(Op.NEG, (n,))
+            case 1:
+                other = apply(Op.EXPAND, (const(2.0, float64, (1,) * len(shape)),), None, shape)
+                return apply(Op.MUL, random.choice(((n, other), (other, n))))
+            case 2:
+                flat = apply(Op.RESHAPE, (n,), None, (math.prod(shape),))
+                return apply(Op.RESHAPE, (flat,), None, shape)
+            case 3:
+                back = tuple(reversed(range(len(shape))))
+                turned = apply(Op.PERMUTE, (n,), Axes(back))
+                return apply(Op.PERMUTE, (turned,), Axes(back))
+            case _:
+                return n
+
+    node = changed(summand())
+    for _ in range(random.randint(1, 4)):
+        pair = node, changed(summand())
+        node = changed(apply(random.choice((Op.ADD, Op.ADD, Op.SUB)), random.choice((pair, pair[::-1]))))
+    pair = changed(node), summand()
+    return apply(Op.ADD, pair), sums
+
+
+def kept_in_terms(
+    random: Random, sums: list[Node], axes: list[int], mesh: Mesh, layouts: dict[Node, Layout]
+) -> dict[Node, Split]:
+    """Have most of the sums be kept in terms along these axes of the mesh, some along others; their splits."""
+    splits: dict[Node, Split] = {}
+    for s in sums:
+        found = contraction(s)
+        assert found is not None
+        if random.random() < 0.8:
+            kept = axes if random.random() < 0.8 else [random.randrange(len(mesh.shape))]
+            splits[s] = tuple(Shard(found.axes[0]) if m in kept else None for m in range(len(mesh.shape)))
+            layouts[s] = tuple(Partial() if m in kept else p for m, p in enumerate(layouts[s]))
+    return splits
+
+
+@settings(max_examples=150, **QUIET)
+@given(RANDOM)
+def test_additions_take_terms_as_they_are(random: Random) -> None:
+    mesh = mesh_of(*random.choice(((2,), (3,), (4,), (2, 2), (3, 2))))
+    top, sums = some_addition(random)
+    out = random.choice((top, apply(Op.ABS, (top,)), apply(Op.SUM, (top,), Axes((0,)))))
+    layouts = {
+        n: some_layout(random, sizes(n), mesh)
+        for n in toposort([out], stop_at_storage=False)
+        if n.storage is not None or n in (out, top, *sums)
+    }
+    axes = [m for m in range(len(mesh.shape)) if random.random() < 0.7] or [0]
+    splits = kept_in_terms(random, sums, axes, mesh, layouts)
+    splits[top] = tuple(Partial() if m in axes else None for m in range(len(mesh.shape)))
+    if top is not out and random.random() < 0.3:
+        layouts[top] = tuple(Partial() if m in axes else p for m, p in enumerate(layouts[top]))
+    before = lowering.SHARED_BYTES
+    lowering.SHARED_BYTES = random.choice((0, before))
+    try:
+        check([out], mesh, layouts, lowered([out], mesh, layouts, splits))
+    finally:
+        lowering.SHARED_BYTES = before
+
+
+def two_sums(dtype: DType) -> tuple[Node, list[Node], dict[Node, Layout], dict[Node, Split]]:
+    leaves = [arrays_of(dtype, 8, 4) for _ in range(2)]
+    sums = [apply(Op.SUM, (x,), Axes((0,))) for x in leaves]
+    beside = arrays_of(dtype, 4)
+    top = apply(Op.ADD, (apply(Op.ADD, tuple(sums)), beside))
+    layouts: dict[Node, Layout] = {top: (Shard(0),), beside: (Replicate(),)}
+    splits: dict[Node, Split] = {top: (Partial(),)}
+    for x, s in zip(leaves, sums, strict=True):
+        layouts[x], layouts[s], splits[s] = (Shard(0),), (Partial(),), (Shard(0),)
+    return top, sums, layouts, splits
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16, int8])
+def test_terms_are_added_before_they_are_combined(dtype: DType) -> None:
+    top, sums, layouts, splits = two_sums(dtype)
+    assert additions(toposort([top]), {top}) == {
+        top.inputs[0]: tuple(sums)
+    }  # what is beside them comes after
+    found = lowered([top], mesh_of(4), layouts, splits)
+    check([top], mesh_of(4), layouts, found)
+    assert all(f.node is top and f.is_term for f in found.fetches)
+    assert len(found.fetches) == 4 * 3  # a reduce-scatter of one sum
+
+
+def test_what_others_read_is_no_summand_in_terms() -> None:
+    top, (a, b), _, _ = two_sums(float32)
+    assert not additions(toposort([top, a]), {top, a})
+    assert not additions(toposort([apply(Op.MUL, (top, b))]), {top})
+    squared = apply(Op.MUL, (a, a))
+    assert not additions(toposort([apply(Op.ADD, (squared, b))]), ())
+
+
+def test_pinned_additions_of_floats_keep_their_order() -> None:
+    with switched(True):
+        for dtype, allowed in ((float32, False), (int8, True)):
+            top, _, layouts, splits = two_sums(dtype)
+            assert bool(additions(toposort([top]), {top})) == allowed
+            layouts |= {n: (Replicate(),) for n in splits if n.dtype.is_float}
+            if not allowed:
+                with pytest.raises(IRError, match="adds up no terms"):
+                    lowered([top], mesh_of(4), layouts, {top: splits[top]})
 
 
 # what is fetched ------------------------------------------------------------------------------------------------------

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.scheduler.sharding.test_lower import kept_in_terms, some_addition, two_sums
 from weft.backends.dummy.device import describe
-from weft.ir.dtypes import bfloat16, float32
+from weft.ir.dtypes import bfloat16, float32, int8
 from weft.ir.errors import IRError
 from weft.ir.graph import Along, Axes, Node, ScatterCombine, apply, intern, toposort
 from weft.ir.index import Var
@@ -149,6 +150,42 @@ def test_most_of_them_are_alike() -> None:
     assert TRIED[True] > TRIED[False]
 
 
+@settings(max_examples=100, **QUIET)
+@given(st.randoms(use_true_random=False))
+def test_additions_take_terms_as_they_are(random: Random) -> None:
+    mesh = mesh_of(*random.choice(((2,), (4,), (2, 2), (2, 3))))
+    top, sums = some_addition(random)
+    out = random.choice((top, apply(Op.ABS, (top,)), apply(Op.SUM, (top,), Axes((0,)))))
+    layouts = {
+        n: some_layout(random, sizes(n), mesh)
+        for n in toposort([out], stop_at_storage=False)
+        if n.storage is not None or n in (out, top, *sums)
+    }
+    axes = [m for m in range(len(mesh.shape)) if random.random() < 0.7] or [0]
+    splits = kept_in_terms(random, sums, axes, mesh, layouts)
+    splits[top] = tuple(Partial() if m in axes else None for m in range(len(mesh.shape)))
+    if top is not out and random.random() < 0.3:
+        layouts[top] = tuple(Partial() if m in axes else p for m, p in enumerate(layouts[top]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lowering, "SHARED_BYTES", random.choice((0, by_device.SHARED_BYTES)))
+        try:
+            found = lower_alike([out], mesh, layouts, splits)
+        except UnlikeError:
+            return
+    check([out], layouts, found)
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16, int8])
+def test_terms_are_added_before_they_are_combined(dtype: Any) -> None:
+    top, _, layouts, splits = two_sums(dtype)
+    found = lower_alike([top], mesh_of(4), layouts, splits)
+    check([top], layouts, found)
+    (move,) = [n for n in toposort(list(found.locals.values())) if isinstance(n.attrs, Moved)]
+    assert isinstance(move.attrs, Moved) and move.attrs.pattern == "reduce-scatter"
+    outputs, leaves = list(found.locals.values()), list(found.leaves.values())
+    prove(cut(outputs, leaves, lambda _: describe(0), found.mesh.devices[0]), outputs, leaves)
+
+
 def whole(*shape: int) -> np.ndarray[Any, Any]:
     return np.random.default_rng(1).integers(-4, 5, shape).astype(np.float32)
 
@@ -175,6 +212,10 @@ def test_blocks_that_do_not_come_out_even_overlap(monkeypatch: pytest.MonkeyPatc
     y = apply(Op.SUM, (x,), Axes((0,)))
     layouts: dict[Node, Layout] = {x: (S0,), y: (R,)}
     check([y], layouts, lower_alike([y], mesh_of(4), layouts, {y: (S0,)}))
+    x = numpy_leaf(whole(8, 9))
+    y = apply(Op.SUM, (x,), Axes((0,)))
+    layouts = {x: (S0, S1), y: (R, S0)}  # 3 elements each, of which both devices that share them add up 2
+    check([y], layouts, lower_alike([y], mesh_of(2, 3), layouts, {y: (S0, None)}))
 
 
 @pytest.mark.parametrize("layout", [(R,), (S0,)])

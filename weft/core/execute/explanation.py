@@ -525,7 +525,13 @@ def _placements(layout: Layout) -> str:
 
 def _form(form: Form) -> str:
     """A layout, and the axes along which the terms of a sum are parted."""
-    summed = [f"terms along axis {s.dim}" for s in form.split if s is not None]
+    from weft.ir.placement import Shard
+
+    summed = [
+        f"terms along axis {s.dim}" if isinstance(s, Shard) else "terms as they are"
+        for s in form.split
+        if s is not None
+    ]
     return " of ".join([_placements(form.layout), *summed])
 
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from weft.backends.boxes import BoxCopy, Within, box_copy
 from weft.ir.errors import IRError
 from weft.ir.graph import Target
-from weft.ir.index import Int, Var, coefficient, evaluate, variables
+from weft.ir.index import Int, Var, coefficient, evaluate, substitute, variables
 from weft.ir.regions.boxes import IndexBox, Interval
 
 
@@ -206,18 +206,21 @@ def _covered(held: Interval, moving: Sequence[Var]) -> Interval | None:
 
 
 def _covered_by_values(held: Interval, moving: Sequence[Var]) -> Interval | None:
-    """The same by looking at each value, of one coordinate that stands in no sum."""
-    if len(moving) != 1 or variables(held.lo) != frozenset(moving):
+    """The same by looking at each value, of one coordinate, counted from where the block of the first begins."""
+    if len(moving) != 1:
         return None
     (v,) = moving
-    size = held.hi - held.lo
+    start, size = substitute(held.lo, {v: 0}), held.hi - held.lo
+    beyond = held.lo - start
+    if variables(beyond) != frozenset(moving):
+        return None
     end: int | None = None
     begin = 0
     for k in range(v.hi + 1):
-        lo = evaluate(held.lo, {v.name: k})
+        lo = evaluate(beyond, {v.name: k})
         if end is None:
             begin = end = lo
         if lo > end or not isinstance(size, int):
             return None
         end = max(end, lo + size)
-    return Interval(begin, end or 0)
+    return Interval(start + begin, start + (end or 0))

@@ -4,9 +4,10 @@
     x @ w                       options: rows, columns, or all of it; or terms of blocks of the inner axis, added up
     edge w -> x @ w             by regions: what each device needs of w beside what it has, over the link between
 
-A cut gets a layout: leaves, results, what combines terms (sums, gathers, scatters), and what joins several cuts. What
-is between cuts is computed by each device as far as it needs it, so work, bytes and exchanges of an option follow from
-the boxes that it pulls (`weft.ir.regions.parts`). The choice is that of `search.py`, for `sharding.lower`.
+A cut gets a layout: leaves, results, what combines terms (sums, gathers, scatters), and what joins several cuts. Sums
+that one addition alone reads may stay in terms, which it adds up as they are (`sharding/terms.py`) and combines once.
+What is between cuts is computed by each device as far as it needs it, so work, bytes and exchanges of an option follow
+from the boxes that it pulls (`weft.ir.regions.parts`). The choice is that of `search.py`, for `sharding.lower`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -35,9 +36,9 @@ from weft.scheduler.placing.problem import Array, Block, Choice, Counts, Edge, P
 from weft.scheduler.placing.routes import Routes, block_ends
 from weft.scheduler.placing.search import solve
 from weft.scheduler.placing.shares import bounds, shares
-from weft.scheduler.sharding.lower import Split, local_parts
+from weft.scheduler.sharding.lower import Split, is_partial, local_parts
 from weft.scheduler.sharding.propagate import CUT_OPS
-from weft.scheduler.sharding.terms import contraction, term_dtype, term_of
+from weft.scheduler.sharding.terms import additions, contraction, term_dtype, term_of
 
 MAX_BLOCKS_APART = 200
 """Cuts up to which each is decided by itself; beyond, equal ones are decided alike."""
@@ -70,7 +71,7 @@ def described(devices: Sequence[Device]) -> tuple[list[Rates], Links]:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """An option of a cut: its layout, and how its operand is split into terms."""
+    """An option of a cut: its layout, and how its operand is split into terms; an addition may take those it reads."""
 
     layout: Layout
     split: Split = ()
@@ -193,6 +194,8 @@ class _Chooser:
     routes: Routes
     given: Mapping[Node, Layout]
     reassociates: bool
+    additions: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict[Node, tuple[Node, ...]])
+    added: Collection[Node] = frozenset()
     cuts: dict[Node, None] = field(default_factory=dict[Node, None])
     position: dict[Node, int] = field(default_factory=dict[Node, int])
     studies: dict[Hashable, _Study] = field(default_factory=dict[Hashable, _Study])
@@ -233,16 +236,23 @@ class _Chooser:
             raise ArgumentError(f"{n!r} is no sum of terms as {self.given[n]} has them")
         return found
 
-    def _along(self, n: Node, sizes: Sequence[int], axis: int) -> list[tuple[Placement, Shard | None]]:
+    def _along(
+        self, n: Node, sizes: Sequence[int], axis: int
+    ) -> list[tuple[Placement, Shard | Partial | None]]:
         """The uses of an axis of the mesh: its devices hold all, have parts of the result each, or add terms."""
         shards = self._shards(sizes, range(len(sizes)), axis)
-        found: list[tuple[Placement, Shard | None]] = [(p, None) for p in (Replicate(), *shards)]
+        uses: list[Placement] = [Replicate(), *shards]
+        found: list[tuple[Placement, Shard | Partial | None]] = [(p, None) for p in uses]
+        if n in self.additions:
+            return found + [(p, Partial()) for p in uses]
         terms = contraction(n) if n.storage is None else None
         if terms is None or (not self.reassociates and n.dtype.is_float and terms.op in (Op.ADD, Op.MUL)):
             return found
         operand = _sizes(n.inputs[terms.number])
         for part in self._shards(operand, terms.axes, axis):
-            found += [(p, part) for p in (Replicate(), *shards)]
+            found += [(p, part) for p in uses]
+            if n in self.added:
+                found.append((Partial(), part))
         return found
 
     def _shards(self, sizes: Sequence[int], dims: Iterable[int], axis: int) -> list[Shard]:
@@ -256,7 +266,12 @@ class _Chooser:
         return found
 
     def _fits(self, n: Node, sizes: Sequence[int], layout: Layout, split: Split) -> bool:
-        """True unless an axis is parted into more blocks than it has elements, or terms are nested with shards."""
+        """True unless an axis is parted into more blocks than it has elements, terms are nested with shards, or some of
+        them kept and others combined."""
+        if is_partial(layout) and any(
+            s is not None and not isinstance(p, Partial) for s, p in zip(split, layout, strict=True)
+        ):
+            return False
         for i, s in enumerate(split):
             p = layout[i]
             if s is not None and isinstance(p, Shard):
@@ -282,7 +297,7 @@ class _Chooser:
             for m in nodes
         )
         own = n.storage is None, n.op, n.attrs, n.shape, n.dtype, tuple(number.get(i) for i in n.inputs)
-        key = own, structure, self.given.get(n)
+        key = own, structure, self.given.get(n), n in self.additions, n in self.added
         if key not in self.studies:
             self.studies[key] = self._study(n, inner, nodes, sources)
         return self.studies[key], sources
@@ -337,7 +352,7 @@ class _Chooser:
         own = self.blocks(whole, n)
         dims = sorted({p.dim for p in whole if isinstance(p, Shard)})
         terms = contraction(n) if form.split else None
-        axes = sorted({s.dim for s in form.split if s is not None})
+        axes = sorted({s.dim for s in form.split if isinstance(s, Shard)})
         block = (
             own
             if terms is None
@@ -349,13 +364,14 @@ class _Chooser:
             yield (*of_result, *((True, a, theirs[a][0], theirs[a][1]) for a in axes)), float(size)
 
     def combine_ns(self, n: Node, form: Form) -> float:
-        """The time in which terms are added up."""
+        """The time in which terms are added up; of those that are kept, none."""
         if not form.split:
             return 0.0
         whole = tuple(p if s is None else Replicate() for p, s in zip(form.layout, form.split, strict=True))
         own = self.blocks(whole, n)
         nbytes = int((own[..., 1] - own[..., 0]).prod(-1).max()) * term_dtype(n).itemsize
-        summed = [i for i, s in enumerate(form.split) if s is not None]
+        kept = [isinstance(p, Partial) for p in form.layout]
+        summed = [i for i, s in enumerate(form.split) if s is not None and not kept[i]]
         alike = tuple(i for i in summed if isinstance(form.layout[i], Replicate))
         total = fastest(self.routes.ways(Collective.ALL_REDUCE, alike), nbytes).ns(nbytes) if alike else 0.0
         for i in summed:
@@ -363,18 +379,33 @@ class _Chooser:
                 total += fastest(self.routes.ways(Collective.REDUCE_SCATTER, (i,)), nbytes).ns(nbytes)
         return total
 
-    def exchange_ns(self, source: Node, forms: Sequence[Form], needed: Counts) -> Array:
+    def exchange_ns(
+        self, source: Node, forms: Sequence[Form], needed: Counts, readers: Sequence[Form]
+    ) -> Array:
         """The time in which devices fetch what they lack of a cut: by its form, and by the form of who needs it.
 
-        What several readers fetch alike counts for each of them.
+        What several readers fetch alike counts for each of them. Terms are free for an addition that takes them as they
+        lie; all others wait until they are combined.
         """
+        wanted = np.maximum(needed[..., 1] - needed[..., 0], 0).prod(-1)
+        found = self._fetch_ns(source, forms, needed, wanted)
+        nbytes = (wanted.max(axis=-1) * term_dtype(source).itemsize).tolist()
+        takes = [_partial_axes(f.split) for f in readers]
+        for f, form in enumerate(forms):
+            kept = _partial_axes(form.layout)
+            ways = self.routes.ways(Collective.ALL_REDUCE, kept) if kept else ()
+            for r, size in enumerate(nbytes if kept else ()):
+                if size and (takes[r] != kept or found[f, r] > 0):
+                    found[f, r] += fastest(ways, size).ns(size)
+        return found
+
+    def _fetch_ns(self, source: Node, forms: Sequence[Form], needed: Counts, wanted: Counts) -> Array:
         sizes = _sizes(source)
         if not sizes:
             return np.zeros((len(forms), len(needed)))
         held = np.stack([self.blocks(f.layout, source) for f in forms])
         first = np.maximum(held[:, None, ..., 0], needed[None, ..., 0])
         last = np.minimum(held[:, None, ..., 1], needed[None, ..., 1])
-        wanted = np.maximum(needed[..., 1] - needed[..., 0], 0).prod(-1)
         lacking = (wanted[None] - np.maximum(last - first, 0).prod(-1)).max(axis=-1) * source.dtype.itemsize
         axes = [tuple(i for i, p in enumerate(f.layout) if isinstance(p, Shard)) for f in forms]
         some = [self.routes.slowest(a) for a in axes]  # another part is along one of these
@@ -415,7 +446,14 @@ def choose(
     }
     chooser = _Chooser(mesh, rates, Routes(mesh, between), {**asked, **(given or {})}, reassociates)
     chooser.position = {n: k for k, n in enumerate(order)}
-    chooser.cuts = dict.fromkeys(_cuts(order, nodes, mesh, chooser.given))
+    fixed = _fixed(order, nodes, mesh, chooser.given)
+    chooser.additions = {
+        n: of
+        for n, of in additions(order, fixed).items()
+        if n.device == mesh.name and (reassociates or not n.dtype.is_float)
+    }
+    chooser.added = {s for of in chooser.additions.values() for s in of}
+    chooser.cuts = dict.fromkeys(_cuts(order, {*fixed, *chooser.additions}, mesh))
     index = {n: k for k, n in enumerate(chooser.cuts)}
     blocks: list[Block] = []
     edges: list[Edge] = []
@@ -436,7 +474,7 @@ def choose(
             theirs = forms[index[m]]
             key = id(study), k, id(theirs)
             if key not in exchanges:
-                exchanges[key] = chooser.exchange_ns(m, theirs, study.rows[k])
+                exchanges[key] = chooser.exchange_ns(m, theirs, study.rows[k], study.forms)
             edges.append(Edge(index[m], index[n], exchanges[key]))
     for new, leaf in updates:
         some = [[f.layout for f in forms[index[n]]] for n in (new, leaf)]
@@ -462,19 +500,23 @@ def _decisions(
         yield Decision(n, some[k], float(block.ns[k]), tuple((some[j], ns) for ns, j in others))
 
 
-def _cuts(
+def _fixed(
     order: Sequence[Node], nodes: Sequence[Node], mesh: Mesh, given: Mapping[Node, Layout]
-) -> Iterable[Node]:
-    """Nodes that get a layout: what is stored, results, combinations of terms, what is copied away, wishes; and what
-    joins several of these for several readers, so that what lies between cuts does not grow with the graph."""
-    roots = set(nodes)
+) -> set[Node]:
+    """Nodes that others than those of the mesh read, or that are laid out as somebody asks."""
     away = {i for n in order if n.device not in (None, mesh.name) and n.storage is None for i in n.inputs}
+    return {*nodes, *away, *given}
+
+
+def _cuts(order: Sequence[Node], fixed: Collection[Node], mesh: Mesh) -> Iterable[Node]:
+    """Nodes that get a layout: what is stored, combinations of terms, what is fixed; and what joins several of these
+    for several readers, so that what lies between cuts does not grow with the graph."""
     readers = Counter(i for n in order for i in set(n.inputs))
     reads: dict[Node, frozenset[Node]] = {}
     for n in order:
         below = frozenset[Node]().union(*(reads.get(i, frozenset[Node]()) for i in n.inputs))
         leaf = n.storage is not None or n.op is Op.BUFFER
-        decided = leaf or n in roots or n in away or n in given or n.op in CUT_OPS or n.op is Op.COPY
+        decided = leaf or n in fixed or n.op in CUT_OPS or n.op is Op.COPY
         joins = n.op in ELEMENTWISE and readers[n] > 1 and len(below) > 1
         if n.device == mesh.name and (decided or joins):
             yield n
@@ -487,6 +529,10 @@ def _demand(boxes_of: dict[Node, IndexBox], n: Node, of: Parts) -> None:
     for i, b in zip(n.inputs, of.inputs, strict=True):
         if b is not None:
             boxes_of[i] = bx.enclosing([boxes_of[i], b]) if i in boxes_of else b
+
+
+def _partial_axes(layout: Layout | Split) -> tuple[int, ...]:
+    return tuple([i for i, p in enumerate(layout) if isinstance(p, Partial)])
 
 
 def _with_side(box: IndexBox, axis: int, lo: int, hi: int) -> IndexBox:

@@ -8,7 +8,8 @@ A *cut* is a node with a layout: each device has the box that the layout says. W
 device as far as its cuts need it, box by box (`regions.parts`): halos, uneven shards and reshapes follow. What a device
 lacks of a cut it fetches from one that has it, once. A `split` of a sum says which blocks of its operand the devices
 add up: their terms are combined in the order of the devices, by each that needs the sum, or, where several need the
-same large box, each a part of it that it then gives to the others (an all-reduce).
+same large box, each a part of it that it then gives to the others (an all-reduce). An addition's split is Partial where
+it takes terms as they are: `terms.py`.
 """
 
 from __future__ import annotations
@@ -28,10 +29,22 @@ from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import IndexBox, Interval
 from weft.ir.regions.loop_parts import loop_parts
 from weft.ir.regions.parts import Parts, PartsOf, Place, pulled, shrunk, size_of
-from weft.scheduler.sharding.terms import contraction, term_dtype, term_of
+from weft.scheduler.sharding.terms import (
+    ADDITIONS,
+    TermParts,
+    contraction,
+    is_ordered,
+    is_summand,
+    neutral,
+    term_dtype,
+    term_of,
+    term_places,
+    wide,
+)
 
-Split: TypeAlias = tuple[Shard | None, ...]
-"""Per axis of the mesh, the axis of a contraction's operand that it parts in blocks, each of which has a term."""
+Split: TypeAlias = tuple[Shard | Partial | None, ...]
+"""Per axis of the mesh, the axis of a contraction's operand that it parts in blocks, each of which has a term; of an
+addition, Partial: what it adds is in terms along this axis, and so is its sum."""
 
 SHARED_BYTES = 1 << 14
 """The size of a sum from which on devices that need it whole combine a part each: before, latency is all."""
@@ -101,10 +114,43 @@ def is_partial(layout: Layout) -> bool:
     return any(isinstance(p, Partial) for p in layout)
 
 
+def adds_terms(split: Split) -> bool:
+    """True of an addition that takes terms as they are."""
+    return any(isinstance(s, Partial) for s in split)
+
+
+def check_split(node: Node, layout: Layout, split: Split) -> None:
+    """Raise an IRError where a node has no terms as a layout and a split say."""
+    if adds_terms(split):
+        if node.op not in ADDITIONS or is_ordered(node) or any(s not in (None, Partial()) for s in split):
+            raise IRError(f"{node!r} adds up no terms as they are: it has no split {split}")
+    elif split and (contraction(node) is None or node.storage is not None):
+        raise IRError(f"{node!r} is no sum of terms: it has no split")
+    if is_partial(layout) and node.storage is None and not any(split):
+        raise IRError(f"{node!r} is to be kept in terms, but has no split")
+
+
+def combining(node: Node, layout: Layout, split: Split) -> Op:
+    """The op that combines the terms of a node with this layout and split."""
+    found = contraction(node)
+    if found is not None and any(split):
+        return found.op
+    (op,) = {p.op for p in (*layout, *split) if isinstance(p, Partial)}
+    return op
+
+
+def summed_axes(layout: Layout, split: Split) -> tuple[int, ...]:
+    """The axes of the mesh along which devices have terms, before they are combined."""
+    return tuple(
+        [m for m, p in enumerate(layout) if isinstance(p, Partial) or (bool(split) and split[m] is not None)]
+    )
+
+
 @dataclass(slots=True)
 class _Cut:
     """A node with a layout. `terms`: the box of which each device computes a term, or the value where there is no
-    split; `finals`: the box that it has of the value; None: none, as nobody asks it for any."""
+    split; `finals`: the box that it has of the value; None: none, as nobody asks it for any. `takes`: of an addition,
+    the cuts whose terms it takes as they are; `is_taken`: it is one of those."""
 
     node: Node
     layout: Layout
@@ -112,6 +158,8 @@ class _Cut:
     terms: list[IndexBox]
     finals: dict[str, IndexBox]
     is_wanted: bool = False
+    is_taken: bool = False
+    takes: set[Node] = field(default_factory=set[Node])
     demands: dict[str, list[IndexBox]] = field(default_factory=dict[str, list[IndexBox]])
     values: dict[str, Node] = field(default_factory=dict[str, Node])  # of finals
     own: list[Node] = field(default_factory=list[Node])  # of terms
@@ -172,10 +220,9 @@ def term_box(held: Sequence[IndexBox]) -> IndexBox:
 
 def sharing(mesh: Mesh, layout: Layout, split: Split, number: int) -> tuple[int, ...]:
     """The devices whose terms a device's value is a combination of, in the order in which they are combined."""
-    found = [0]
+    found, summed = [0], summed_axes(layout, split)
     for m, (n, at) in enumerate(zip(mesh.shape, mesh.coordinates(number), strict=True)):
-        summed = isinstance(layout[m], Partial) or (bool(split) and split[m] is not None)
-        found = [k * n + here for k in found for here in (range(n) if summed else (at,))]
+        found = [k * n + here for k in found for here in (range(n) if m in summed else (at,))]
     return tuple(found)
 
 
@@ -189,8 +236,12 @@ class _Lowering:
     singles: dict[Node, Node] = field(default_factory=dict[Node, Node])
     fetches: dict[Node, Fetch] = field(default_factory=dict[Node, Fetch])
     parts: PartsOf = field(default_factory=local_parts)
+    term_parts: PartsOf = field(init=False)
     loops: dict[tuple[Node, int], Parts] = field(default_factory=dict[tuple[Node, int], Parts])
     made: dict[str, dict[Place, Node]] = field(default_factory=dict[str, dict[Place, Node]])
+
+    def __post_init__(self) -> None:
+        self.term_parts = TermParts(self.parts)
 
     def lowered(self, nodes: Sequence[Node]) -> Lowered:
         order = toposort(nodes)
@@ -225,10 +276,7 @@ class _Lowering:
     def _cut(self, n: Node) -> _Cut:
         layout, split = self.layouts[n], self.splits.get(n, ())
         check(layout, n.shape, self.mesh)
-        if split and (contraction(n) is None or n.storage is not None):
-            raise IRError(f"{n!r} is no sum of terms: it has no split")
-        if is_partial(layout) and n.storage is None and not any(split):
-            raise IRError(f"{n!r} is to be kept in terms, but has no split")
+        check_split(n, layout, split)
         return _Cut(n, layout, split, term_boxes(n, layout, split, self.mesh), {})
 
     # what each device needs ---------------------------------------------------------------------------------
@@ -242,7 +290,7 @@ class _Lowering:
     def _settle(self, cut: _Cut, is_root: bool) -> None:
         """Decide which box of the value each device has, and ask for what its computation needs."""
         devices = self.mesh.devices
-        cut.is_wanted = is_root or bool(cut.demands)
+        cut.is_wanted = is_root or bool(cut.demands) or cut.is_taken
         if not cut.is_wanted:
             return
         at = dict(zip(devices, cut.terms, strict=True))
@@ -253,21 +301,49 @@ class _Lowering:
             cut.finals = dict(zip(devices, boxes(cut.layout, cut.node.shape, self.mesh), strict=True))
         if cut.node.storage is not None:
             return
+        if adds_terms(cut.split):
+            self._settle_addition(cut)
+            return
         for k, device in enumerate(devices):
-            seen: set[Place] = set()
-            of = self._first(cut, k)
-            stack = [(i, b) for i, b in zip(cut.node.inputs, of.inputs, strict=True) if b is not None]
-            while stack:
-                place = stack.pop()
-                if place in seen:
-                    continue
-                seen.add(place)
-                n, box = place
-                if n in self.cuts:
-                    self._demand(n, box, device)
-                elif not self._is_single(n):
-                    inputs = zip(n.inputs, self.parts[place].inputs, strict=True)
-                    stack += [(i, b) for i, b in inputs if b is not None]
+            inputs = zip(cut.node.inputs, self._first(cut, k).inputs, strict=True)
+            self._demand_below([(i, b) for i, b in inputs if b is not None], device)
+
+    def _settle_addition(self, cut: _Cut) -> None:
+        """Ask for the terms that it adds up, and on the first device for what it counts once."""
+        read = [term_places(cut.node, box, self.cuts, self.parts) for box in cut.terms]
+        for n in dict.fromkeys([n for of in read for n, _ in of if n in self.cuts]):
+            own = self.cuts[n]
+            boxes_of = [(k, b) for k, of in enumerate(read) for m, b in of if m is n]
+            if (
+                is_partial(own.layout)
+                and summed_axes(own.layout, own.split) == summed_axes(cut.layout, cut.split)
+                and _combining(own) is Op.ADD
+                and all(bx.holds(own.terms[k], b) for k, b in boxes_of)
+            ):
+                cut.takes.add(n)
+                own.is_taken = True
+        for k, device in enumerate(self.mesh.devices):
+            if self._is_first(cut, k):
+                self._demand_below([(n, b) for n, b in read[k] if n not in cut.takes], device)
+
+    def _is_first(self, cut: _Cut, k: int) -> bool:
+        """True for the device of those that share a sum that counts what is in no terms."""
+        return all(self.mesh.coordinates(k)[m] == 0 for m in summed_axes(cut.layout, cut.split))
+
+    def _demand_below(self, stack: list[Place], device: str) -> None:
+        """Ask for what boxes are made from on a device."""
+        seen: set[Place] = set()
+        while stack:
+            place = stack.pop()
+            if place in seen:
+                continue
+            seen.add(place)
+            n, box = place
+            if n in self.cuts:
+                self._demand(n, box, device)
+            elif not self._is_single(n):
+                inputs = zip(n.inputs, self.parts[place].inputs, strict=True)
+                stack += [(i, b) for i, b in inputs if b is not None]
 
     def _first(self, cut: _Cut, k: int) -> Parts:
         """The parts that device number k makes its term from, or its box."""
@@ -298,7 +374,8 @@ class _Lowering:
         if n.storage is not None:
             cut.own = list(self.shards[n])
         else:
-            cut.own = [self._local(cut, k) for k in range(len(self.mesh.devices))]
+            local = self._added if adds_terms(cut.split) else self._local
+            cut.own = [local(cut, k) for k in range(len(self.mesh.devices))]
         if not cut.has_terms:
             cut.values = dict(zip(self.mesh.devices, cut.own, strict=True))
             return
@@ -309,7 +386,31 @@ class _Lowering:
     def _local(self, cut: _Cut, k: int) -> Node:
         """A device's term, or its box where there are none."""
         device, of = self.mesh.devices[k], self._first(cut, k)
-        made = self.made.setdefault(device, {})
+        inputs = zip(cut.node.inputs, of.inputs, strict=True)
+        return self._on(of.make([self._pulled(i, b, device) for i, b in inputs if b is not None]), device)
+
+    def _added(self, cut: _Cut, k: int) -> Node:
+        """A device's term of an addition of terms."""
+        device, first = self.mesh.devices[k], self._is_first(cut, k)
+
+        def taken(n: Node, box: IndexBox) -> Node | None:
+            dtype = wide(n.dtype)
+            if not count(box):
+                return const(0, dtype, size_of(box))
+            if n is cut.node or not is_summand(n, self.cuts):
+                return None
+            if n in cut.takes:
+                term = shrunk(self.cuts[n].own[k], self.cuts[n].terms[k], box)
+            elif first:
+                term = self._pulled(n, box, device)
+            else:
+                return const(neutral(Op.ADD, dtype), dtype, size_of(box))
+            return apply(Op.CAST, (term,), None, None, dtype)
+
+        return self._on(pulled(cut.node, cut.terms[k], taken, {}, self.term_parts), device)
+
+    def _pulled(self, node: Node, box: IndexBox, device: str) -> Node:
+        """A box of a value, computed on a device from what this has of cuts, or fetches."""
 
         def taken(n: Node, box: IndexBox) -> Node | None:
             if not count(box):
@@ -320,9 +421,7 @@ class _Lowering:
                 return self._from_single(n, box, device)
             return None
 
-        inputs = zip(cut.node.inputs, of.inputs, strict=True)
-        xs = [pulled(i, b, taken, made, self.parts) for i, b in inputs if b is not None]
-        return self._on(of.make(xs), device)
+        return pulled(node, box, taken, self.made.setdefault(device, {}), self.parts)
 
     def _on(self, n: Node, device: str) -> Node:
         """The node on a device: what is made of constants is at home nowhere."""
@@ -443,11 +542,7 @@ def _applied(op: Op) -> Callable[[Node, Node], Node]:
 
 
 def _combining(cut: _Cut) -> Op:
-    found = contraction(cut.node)
-    if found is not None and any(cut.split):
-        return found.op
-    (op,) = {p.op for p in cut.layout if isinstance(p, Partial)}
-    return op
+    return combining(cut.node, cut.layout, cut.split)
 
 
 def _put_together(pieces: Sequence[tuple[IndexBox, Node]], axis: int) -> Node:

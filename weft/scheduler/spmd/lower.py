@@ -32,7 +32,7 @@ from weft.ir.graph import (
 )
 from weft.ir.index import Int, minimum, variables
 from weft.ir.ops import COMBINE, ELEMENTWISE, Op
-from weft.ir.placement import Layout, Mesh, Partial, Replicate, Shard, check
+from weft.ir.placement import Layout, Mesh, Replicate, Shard, check
 from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import IndexBox, Interval
 from weft.ir.regions.moving import moving_parts
@@ -47,8 +47,27 @@ from weft.ir.regions.parts import (
     taken_at,
 )
 from weft.scheduler.parts.moves import Moved, coordinates, sizes
-from weft.scheduler.sharding.lower import SHARED_BYTES, Split, is_partial, local_parts
-from weft.scheduler.sharding.terms import Contraction, contraction, neutral, term_dtype, term_of
+from weft.scheduler.sharding.lower import (
+    SHARED_BYTES,
+    Split,
+    adds_terms,
+    check_split,
+    combining,
+    is_partial,
+    local_parts,
+    summed_axes,
+)
+from weft.scheduler.sharding.terms import (
+    Contraction,
+    TermParts,
+    contraction,
+    is_summand,
+    neutral,
+    term_dtype,
+    term_of,
+    term_places,
+    wide,
+)
 
 FOLDED = 16
 """Terms up to which they are added one by one, in the order of devices; of more, by a sum over them."""
@@ -101,7 +120,8 @@ def block_over(layout: Layout, shape: Sequence[Int], grid: Sequence[int]) -> Ind
 @dataclass(slots=True)
 class _Cut:
     """A node with a layout: the box of which a device computes a term, or the value, and the box that it has of the
-    value. `local`, `value`: the nodes of these."""
+    value. `local`, `value`: the nodes of these. `takes`: of an addition, the cuts whose terms it takes as they are;
+    `is_taken`: it is one of those."""
 
     node: Node
     layout: Layout
@@ -111,6 +131,8 @@ class _Cut:
     summed: tuple[int, ...]
     demands: list[IndexBox] = field(default_factory=list[IndexBox])
     is_wanted: bool = False
+    is_taken: bool = False
+    takes: set[Node] = field(default_factory=set[Node])
     local: Node | None = None
     value: Node | None = None
 
@@ -148,8 +170,12 @@ class _Lowering:
     cuts: dict[Node, _Cut] = field(default_factory=dict[Node, _Cut])
     leaves: dict[Node, Node] = field(default_factory=dict[Node, Node])
     parts: PartsOf = field(default_factory=_Parts)
+    term_parts: PartsOf = field(init=False)
     made: dict[Place, Node] = field(default_factory=dict[Place, Node])
     moves: dict[Node, Node] = field(default_factory=dict[Node, Node])
+
+    def __post_init__(self) -> None:
+        self.term_parts = TermParts(self.parts)
 
     @property
     def home(self) -> str:
@@ -184,13 +210,8 @@ class _Lowering:
     def _cut(self, n: Node) -> _Cut:
         layout, split = self.layouts[n], self.splits.get(n, ())
         check(layout, n.shape, self.mesh)
-        summed = tuple(
-            [
-                m
-                for m, p in enumerate(layout)
-                if isinstance(p, Partial) or (bool(split) and split[m] is not None)
-            ]
-        )
+        check_split(n, layout, split)
+        summed = summed_axes(layout, split)
         dims = [p.dim for m, p in enumerate(layout) if isinstance(p, Shard) and m in summed]
         others = [p.dim for m, p in enumerate(layout) if isinstance(p, Shard) and m not in summed]
         if set(dims) & set(others):
@@ -206,7 +227,7 @@ class _Lowering:
     # what a device needs ------------------------------------------------------------------------------------
 
     def _settle(self, cut: _Cut, is_root: bool) -> None:
-        cut.is_wanted = is_root or bool(cut.demands)
+        cut.is_wanted = is_root or bool(cut.demands) or cut.is_taken
         if not cut.is_wanted:
             return
         if is_partial(cut.layout) and cut.demands:
@@ -216,9 +237,12 @@ class _Lowering:
                 cut.final = around
         if cut.node.storage is not None or self._is_from_one(cut.node):
             return
-        of = self._first(cut)
+        if adds_terms(cut.split):
+            stack = self._taken_by(cut)
+        else:
+            of = self._first(cut)
+            stack = [(i, b) for i, b in zip(cut.node.inputs, of.inputs, strict=True) if b is not None]
         seen: set[Place] = set()
-        stack = [(i, b) for i, b in zip(cut.node.inputs, of.inputs, strict=True) if b is not None]
         while stack:
             place = stack.pop()
             if place in seen:
@@ -232,6 +256,21 @@ class _Lowering:
             else:
                 inputs = zip(n.inputs, self.parts[place].inputs, strict=True)
                 stack += [(i, b) for i, b in inputs if b is not None]
+
+    def _taken_by(self, cut: _Cut) -> list[Place]:
+        """Decide whose terms an addition takes as they are; what it reads beside them."""
+        read = term_places(cut.node, cut.term, self.cuts, self.parts)
+        for n in dict.fromkeys([n for n, _ in read if n in self.cuts]):
+            own = self.cuts[n]
+            if (
+                is_partial(own.layout)
+                and own.summed == cut.summed
+                and _combining(own) is Op.ADD
+                and all(bx.holds(own.term, b) for m, b in read if m is n)
+            ):
+                cut.takes.add(n)
+                own.is_taken = True
+        return [(n, b) for n, b in read if n not in cut.takes]
 
     def _is_from_one(self, n: Node) -> bool:
         return n.op is Op.COPY and n.inputs[0] in self.leaves and n.inputs[0] not in self.cuts
@@ -273,6 +312,8 @@ class _Lowering:
             cut.local = self.leaves[n] = buffer(sizes(cut.term), n.dtype, self.home, None)
         elif self._is_from_one(n):
             cut.local = self._from_one(n.inputs[0], cut.term)
+        elif adds_terms(cut.split):
+            cut.local = self._on(self._added(cut))
         else:
             of = self._first(cut)
             inputs = [(i, b) for i, b in zip(n.inputs, of.inputs, strict=True) if b is not None]
@@ -282,6 +323,23 @@ class _Lowering:
             cut.value = cut.local
         elif cut.demands or not is_partial(cut.layout):
             cut.value = self._combined(cut, cut.local)
+
+    def _added(self, cut: _Cut) -> Node:
+        """A device's term of an addition of terms; what is in none is counted by the first device."""
+
+        def taken(n: Node, box: IndexBox) -> Node | None:
+            if n is cut.node or not is_summand(n, self.cuts):
+                return None
+            of, dtype = self.cuts.get(n), wide(n.dtype)
+            if of is not None and n in cut.takes:
+                assert of.local is not None
+                return apply(Op.CAST, (shrunk(of.local, of.term, box),), None, None, dtype)
+            value = pulled(n, box, self._taken, self.made, self.parts)
+            value = apply(Op.CAST, (value,), None, None, dtype)
+            nothing = const(neutral(Op.ADD, dtype), dtype, value.shape)
+            return apply(Op.WHERE, (_is_first(self.mesh.shape, cut.summed, value.shape), value, nothing))
+
+        return pulled(cut.node, cut.term, taken, {}, self.term_parts)
 
     def _own(self, cut: _Cut) -> Node:
         found = cut.local if is_partial(cut.layout) else cut.value
@@ -394,11 +452,7 @@ class _Lowering:
 
 
 def _combining(cut: _Cut) -> Op:
-    found = contraction(cut.node)
-    if found is not None and any(cut.split):
-        return found.op
-    (op,) = {p.op for p in cut.layout if isinstance(p, Partial)}
-    return op
+    return combining(cut.node, cut.layout, cut.split)
 
 
 def _depends(box: Sequence[Interval], at: Int) -> bool:
