@@ -91,8 +91,8 @@ class _Padded(Positions):
 
     def mask(self, window: int | None = None) -> Tensor | None:
         assert self.real is not None
-        behind = self.slots[:, None] - self.slots
-        return (behind >= 0) & self.real[:, None, None]
+        behind = self.at[:, :, None] - self.at[:, None]
+        return ((behind >= 0) & self.real[:, None])[:, None]
 
 
 class Klein:
@@ -154,7 +154,7 @@ class Klein:
         rows = weft.tensor([list(row) for row in ids], device=device)
         slots = weft.arange(sizes(rows)[1], device=device)
         real = slots < weft.tensor(list(lengths), device=device)[:, None]
-        positions = _Padded(slots[None], slots, sizes(rows)[1], None, True, real)
+        positions = _Padded(slots[None], sizes(rows)[1], real=real)
         states = [trunk.embed_tokens(rows)]
         for layer in list(trunk.layers)[: max(self.layers)]:
             states.append(layer(states[-1], positions, None))

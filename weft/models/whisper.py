@@ -204,7 +204,8 @@ class Whisper(PretrainedModule):
 class Hearing(Decoder):
     """A Whisper's decoder with the keys and values of a sound, which all its tokens attend to.
 
-    The last token's logits are those to choose the next one by: what config.json suppresses is at -infinity.
+    With a cache, and of the last token, logits are those to choose the next one by: what config.json suppresses is at
+    -infinity.
     """
 
     def __init__(self, whisper: Whisper, sound: Tensor) -> None:
@@ -238,13 +239,17 @@ class Hearing(Decoder):
         return self.whisper.proj_out(x)
 
     def forward(
-        self, ids: Tensor, cache: Cache | None = None, first: Tensor | None = None, last: bool = False
+        self,
+        ids: Tensor,
+        cache: Cache | None = None,
+        counts: Tensor | None = None,
+        first: bool = False,
+        last: bool = False,
     ) -> Tensor:
-        begins = cache is None or cache.length == 0  # of the cache before this
-        logits = super().forward(ids, cache, first, last)
-        if not last:
-            return logits
-        for table, now in ((self.never, True), (self.not_first, begins)):
-            if table is not None:
-                logits = weft.where(table & now, -weft.inf, logits)
+        begins = True if cache is None else (cache.length == 0)[:, None, None]  # of the cache before this
+        logits = super().forward(ids, cache, counts, first, last)
+        if self.never is not None and (last or cache is not None):
+            logits = weft.where(self.never, -weft.inf, logits)
+        if self.not_first is not None and last:
+            logits = weft.where(self.not_first & begins, -weft.inf, logits)
         return logits

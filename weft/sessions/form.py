@@ -81,7 +81,7 @@ class Form:
         self._lost: Lost = ALL_THERE
         """The kept nodes whose places the scratch of runs has taken."""
         self._lost_after: Lost = ALL_THERE
-        """Those lost to the run that computes everything."""
+        """Kept nodes that the run that computes everything takes the places of."""
         self._known_lost: dict[Lost, Lost] = {ALL_THERE: ALL_THERE}
         """The validity classes so far, by what is lost."""
         self._classes: dict[Bucket, list[Bucket]] = {}

@@ -41,7 +41,7 @@ from weft.ir.kernel.transforms.tensorize import Tensorize
 from weft.ir.kernel.transforms.trim import Trim
 from weft.ir.kernel.transforms.window import Window
 from weft.ir.loops import LoopKind
-from weft.testing.kernels import CASES, Case
+from weft.testing.kernels import CASES, Case, byte_sums
 
 T = TypeVar("T")
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -70,11 +70,14 @@ def starts() -> dict[str, tuple[Case, Kernel]]:
     rows = run(softmax, Permute("top", ("j", "i")))
     panels = run(matmul, *(Stage("c", load, f"panel_{load.source}") for load in reads(values(matmul)[0])))
     threads = run(panels, Bind("i", LoopKind.THREAD), Unroll("j"))
+    byte_case = byte_sums(2, 1, 1, 2, 4)
+    lanes = run(initial(byte_case.algorithm), Permute("dot", ("i", "r2", "k", "l")), Vectorize("l"))
     return {
         **{name: (case, initial(case.algorithm)) for name, case in CASES.items()},
         "softmax with weights": (CASES["softmax"], weights),
         "softmax by columns": (CASES["softmax"], rows),
         "matmul in threads": (CASES["matmul"], threads),
+        "products of bytes in lanes": (byte_case, lanes),
     }
 
 

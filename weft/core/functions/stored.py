@@ -31,9 +31,10 @@ def read_later(
     dtype: DType,
     device: str,
     read: Callable[[], memoryview],
-    copied: Callable[[], object] | None = None,
+    copied: Callable[[int, int], object] | None = None,
 ) -> Tensor:
-    """A constant whose bytes `read` gives when they are first used; `copied` is called once the device has them."""
+    """A constant whose bytes `read` gives when they are first used; `copied` is called with the begin and end of each
+    piece of them that the device has."""
     return wrap_constant(deferred(shape, dtype, device, read, copied))
 
 
