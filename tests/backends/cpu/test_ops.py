@@ -186,6 +186,22 @@ def test_all_pairs_of_special_values(compiled: Any, name: str) -> None:
             compiled.check(f"{name}_{lanes}", {"x0": a[k : k + N], "x1": b[k : k + N], "out": out})
 
 
+@pytest.mark.parametrize("dst", [d for d in ALL if d.is_int], ids=lambda d: d.name)
+@pytest.mark.parametrize("src", [dtypes.float16, dtypes.float32, dtypes.float64], ids=lambda d: d.name)
+def test_floats_at_the_edges_of_integers(compiled: Any, src: DType, dst: DType) -> None:
+    t = to_numpy(src)
+    with np.errstate(all="ignore"):
+        edges = [int(dst.min) - 1, int(dst.min), int(dst.min) + 1, int(dst.max), int(dst.max) + 1]
+        near = np.array([*map(float, edges), *special(src)]).astype(t)
+        x = np.concatenate([near, np.nextafter(near, t.type(np.inf)), np.nextafter(near, t.type(-np.inf))])
+        x = np.concatenate([x, x + t.type(0.5), x - t.type(0.5)])
+    x = np.resize(x, -(-len(x) // N) * N)
+    for k in range(0, len(x), N):
+        for lanes in (0, LANES):
+            name = f"cast_{src.name}_{dst.name}_{lanes}"
+            compiled.check(name, {"x0": x[k : k + N], "out": np.zeros(N, to_numpy(dst))})
+
+
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64])
 def test_float_remainders_are_exact(compiled: Any, dtype: DType) -> None:
     rng, t = np.random.default_rng(0), to_numpy(dtype)

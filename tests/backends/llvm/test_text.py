@@ -11,7 +11,8 @@ from weft.backends.cpu.llvm import Module, Target, host_target
 from weft.backends.cpu.render import render_module
 from weft.backends.llvm.frame import groups_of
 from weft.ir import dtypes
-from weft.ir.expr import Load, call, const
+from weft.ir.dtypes import DType
+from weft.ir.expr import Load, call, cast, const
 from weft.ir.index import Int, Var, in_range
 from weft.ir.loops import Alloc, Block, Buffer, Loop, LoopKind, Prefetch, Program, Scope, Stmt, Store
 from weft.ir.ops import Op
@@ -92,6 +93,18 @@ def test_a_register_tile_stays_in_registers() -> None:
     inner = asm[asm.rindex(".LBB", 0, start) : asm.index("\tj", start)]
     assert inner.count("vfmadd231ps") == 24
     assert "rsp" not in inner
+
+
+@pytest.mark.skipif(not host_target().triple.startswith("x86_64"), reason="x86-64 assembly")
+@pytest.mark.parametrize("dtype", [dtypes.int32, dtypes.uint8, dtypes.int8])
+def test_vectors_of_floats_become_integers_as_vectors(dtype: DType) -> None:
+    """LLVM takes vectors of its own saturating conversion apart."""
+    v = var("v", 64)
+    whole = cast(cast(load("x", v), dtypes.int32), dtype)
+    buffers = (Buffer("x", F32, 64, Scope.GLOBAL), Buffer("y", dtype, 64, Scope.GLOBAL))
+    body = (loop(v, Store("y", v, whole), kind=VECTOR),)
+    asm = assembly([Program("k", buffers, frozenset({"y"}), (), body)], X86)
+    assert asm.count("vcvttps2dq") == 4 and "vcvttss2si" not in asm
 
 
 def test_streams_need_a_proof_of_alignment() -> None:

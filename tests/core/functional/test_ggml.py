@@ -62,6 +62,18 @@ def test_a_product_reads_the_blocks_in_one_kernel() -> None:
     np.testing.assert_allclose(y.numpy(), x.numpy() @ w.dequantize().numpy().T, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("f", [f for f in BlockFormat if f.even], ids=lambda f: f.name)
+def test_products_of_a_few_rows(f: BlockFormat) -> None:
+    """Rows that widen what they read in registers, and rows for which it is packed; 3 vectors would divide a row."""
+    data = np.random.default_rng(f.number).integers(0, 32, (23, 1536 // f.elements, f.nbytes), dtype=np.uint8)
+    w = BlockTensor(weft.tensor(data), f, (23, 1536))
+    wide = reference(data.reshape(-1, f.nbytes), f).reshape(23, 1536).astype(np.float64)
+    for rows in (2, 13):
+        x = np.random.default_rng(rows).standard_normal((rows, 1536)).astype(np.float32)
+        want, size = x @ wide.T, np.abs(x) @ np.abs(wide).T
+        assert np.all(np.abs((weft.tensor(x) @ w.dequantize().T).numpy() - want) <= 1e-5 * size + 1e-30)
+
+
 @pytest.mark.parametrize(
     "call, error, told",
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -37,12 +37,14 @@ DEVICES = {"avx512": info(64, 32), "avx2": info(32, 16), "small caches": info(32
 Build = Callable[..., weft.Tensor]
 
 
-def scheduled(f: Build, arrays: list[np.ndarray], device: DeviceInfo) -> tuple[Kernel, np.ndarray]:
+def scheduled(
+    f: Build, arrays: list[np.ndarray], device: DeviceInfo, record: Mapping[str, str] | None = None
+) -> tuple[Kernel, np.ndarray]:
     """The only kernel of f(*arrays), and what the interpreter says that it computes."""
     leaves = [weft.tensor(a).realize() for a in arrays]
     y = f(*leaves)
     (spec,) = kernelize([y.value.node])
-    kernel = schedule(spec.algorithm, device)
+    kernel = schedule(spec.algorithm, device, record)
     program = lower(kernel)
     verify(program)
     data = {t.value.node: a for t, a in zip(leaves, arrays, strict=True)}
@@ -173,6 +175,40 @@ def test_a_few_rows_are_inner_products_and_pack_nothing() -> None:
     assert set(kernel.nests) == {"sum", "sum_lanes", "out"}
     assert kernel.nests["sum_lanes"].loops[-1].kind is LoopKind.VECTOR
     assert kernel.nests["sum_lanes"].scope is Scope.REGISTER
+
+
+@pytest.mark.parametrize("device", ["avx512", "avx2"])
+@pytest.mark.parametrize("rows", [2, 9, 17])
+def test_weights_in_blocks_are_widened_a_tile_at_a_time(rows: int, device: str) -> None:
+    """Blocks of 34 bytes, of which 32 are numbers: no vector reaches into two, though three would divide a row."""
+    rng = np.random.default_rng(1)
+    x, scale = normal(rows, 96), normal(20, 3, 1)
+    blocks = rng.integers(-128, 128, (20, 3, 34)).astype(np.int8)
+
+    def product(x: weft.Tensor, blocks: weft.Tensor, scale: weft.Tensor) -> weft.Tensor:
+        return x @ (blocks[:, :, 2:].float() * scale).reshape(20, 96).T
+
+    want = x.astype(np.float64) @ (blocks[:, :, 2:] * scale).reshape(20, 96).T
+    kernel, got = scheduled(product, [x, blocks, scale], DEVICES[device])
+    close(got, want)
+    ways = {p.name: p.options for p in kernel.decisions.picks}
+    close(scheduled(product, [x, blocks, scale], DEVICES[device], {"contraction.method": "tiles"})[1], want)
+    assert ["packed" in str(way) for way in ways["dots.axes"]] == [True, False]
+    for way in ways["dots.axes"]:
+        record = {"contraction.method": "inner products", "dots.axes": str(way)}
+        kernel, got = scheduled(product, [x, blocks, scale], DEVICES[device], record)
+        close(got, want)
+        packed = kernel.nests.get("packed1")
+        assert (packed is not None) == ("packed" in str(way))
+        assert packed is None or (packed.at is not None and packed.loops[-1].extent == 32)
+
+
+def test_factors_whose_neighbours_are_other_results_are_packed_as_a_whole() -> None:
+    x, w = normal(2, 96), normal(96, 20, seed=1)
+    record = {"contraction.method": "inner products"}
+    kernel, got = scheduled(lambda x, w: x @ w, [x, w], DEVICES["avx512"], record)
+    close(got, x.astype(np.float64) @ w)
+    assert kernel.nests["packed1"].at is None
 
 
 @pytest.mark.parametrize("depth", [64, 72, 130])

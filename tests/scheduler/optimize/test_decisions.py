@@ -11,6 +11,7 @@ from weft.backends.dummy.interpreter import interpret
 from weft.backends.llvm import scalar
 from weft.backends.protocol import DeviceInfo
 from weft.ir.expr import Load
+from weft.ir.index import floordiv
 from weft.ir.kernel.algorithm import Algorithm, ItemValue, Output, Param, Reduce, StoreTo
 from weft.ir.kernel.decisions import Pick, pick
 from weft.ir.kernel.lower import lower
@@ -61,11 +62,23 @@ def linear(m: int, n: int, k: int) -> Case:
     return Case(algorithm, lambda t: {"r": t["x"] @ t["w"].T})
 
 
+def in_blocks(m: int, n: int, k: int, block: int) -> Case:
+    """The same, each `block` of a row of w with a scale."""
+    i, j, l = axis("i", m), axis("j", n), axis("l", k)
+    w = mul(Load(F, "w", (j.var, l.var)), Load(F, "scale", (j.var, floordiv(l.var, block))))
+    c = ItemValue("c", (i, j), mul(Load(F, "x", (i.var, l.var)), w), Reduce(Op.ADD, (l,)))
+    case = linear(m, n, k)
+    params = (*case.algorithm.params, Param("scale", F, (n, k // block)))
+    algorithm = replace(case.algorithm, params=params, items=(c, case.algorithm.items[1]))
+    return Case(algorithm, lambda t: {"r": t["x"] @ (t["w"] * np.repeat(t["scale"], block, 1)).T})
+
+
 KERNELS: dict[str, tuple[Case, DeviceInfo]] = {
     "matmul": (matmul(19, 13, 11), CORES),
     "long products": (matmul(4, 5, 800), CORES),
     "a deep product": (matmul(3, 4, 3100), replace(CORES, l3_bytes=32 << 20)),
     "a few rows": (linear(2, 24, 64), CORES),
+    "a few rows times blocks": (in_blocks(3, 20, 96, 32), CORES),
     "a sum from memory": (total(2, 1200, "j"), replace(CORES, l2_bytes=4 << 10)),
     "convolution": (convolution(1, 3, 8, 5), CORES),
     "attention": (attention(1, 21, 6, True), CORES),

@@ -62,8 +62,9 @@ def render_parts(programs: Iterable[Program], target: Target, most: int = PART_C
 
 
 def _module(target: Target) -> Module:
-    half = not target.triple.startswith("x86_64") or "+f16c" in target.features.split(",")
-    return Module(half=half, own_stack=1 << 10)
+    x86 = target.triple.startswith("x86_64")
+    half = not x86 or "+f16c" in target.features.split(",")
+    return Module(half=half, saturating=not x86, own_stack=1 << 10)
 
 
 def _text(module: Module, target: Target) -> str:

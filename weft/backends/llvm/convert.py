@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from weft.backends.llvm.types import register_type, suffix, vector
+from weft.backends.llvm.types import literal, register_type, suffix, vector
 from weft.backends.llvm.writer import Function
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, Kind
@@ -28,9 +28,7 @@ def cast(f: Function, src: DType, dst: DType, lanes: int, x: str) -> str:
         case Kind.FLOAT, Kind.FLOAT:
             return f.emit(f"{'fpext' if dst.bits > src.bits else 'fptrunc'} {a} {x} to {b}")
         case Kind.FLOAT, _:
-            sign = "s" if dst.kind is Kind.INT else "u"
-            name = f"llvm.fpto{sign}i.sat.{suffix(register_type(dst), lanes)}.{suffix(register_type(src), lanes)}"
-            return f.call(name, b, [(a, x)])
+            return _saturated(f, src, dst, lanes, x)
         case _, Kind.FLOAT:
             return f.emit(f"{'sitofp' if src.kind is Kind.INT else 'uitofp'} {a} {x} to {b}")
         case _:
@@ -38,6 +36,35 @@ def cast(f: Function, src: DType, dst: DType, lanes: int, x: str) -> str:
                 return x
             how = "trunc" if dst.bits < src.bits else "sext" if src.kind is Kind.INT else "zext"
             return f.emit(f"{how} {a} {x} to {b}")
+
+
+def _saturated(f: Function, src: DType, dst: DType, lanes: int, x: str) -> str:
+    """A float of 32 or 64 bits -> the nearest integer towards zero that there is; NaN gives 0.
+
+    There is an intrinsic; where processors have no instruction for it, LLVM takes a vector apart into scalars.
+    """
+    sign, low, high = "s" if dst.kind is Kind.INT else "u", int(dst.min), int(dst.max)
+    a, b, to = register_type(src, lanes), register_type(dst, lanes), suffix(register_type(dst), lanes)
+    if not lanes or f.module.saturating:
+        return f.call(f"llvm.fpto{sign}i.sat.{to}.{suffix(register_type(src), lanes)}", b, [(a, x)])
+    if dst.bits < 32:
+        wide, word = _saturated(f, src, dtypes.int32, lanes, x), vector("i32", lanes)
+        for name, bound in (("smax", low), ("smin", high)):
+            full = f"llvm.{name}.{suffix('i32', lanes)}"
+            wide = f.call(full, word, [(word, wide), (word, splat("i32", bound, lanes))])
+        return f.emit(f"trunc {word} {wide} to {b}")
+
+    def splat_float(value: int) -> str:
+        return f"splat ({register_type(src)} {literal(src, float(value))})"
+
+    bools = vector("i1", lanes)
+    number = f.emit(f"select {bools} {f.emit(f'fcmp ord {a} {x}, {x}')}, {a} {x}, {a} zeroinitializer")
+    above_low = f.emit(f"fcmp ogt {a} {number}, {splat_float(low)}")
+    number = f.emit(f"select {bools} {above_low}, {a} {number}, {a} {splat_float(low)}")
+    too_high = f.emit(f"fcmp oge {a} {x}, {splat_float(high + 1)}")
+    # a conversion of what is too high is any number, where it is frozen, and not chosen
+    found = f.emit(f"freeze {b} {f.emit(f'fpto{sign}i {a} {number} to {b}')}")
+    return f.emit(f"select {bools} {too_high}, {b} {splat(register_type(dst), high, lanes)}, {b} {found}")
 
 
 def widen(f: Function, src: DType, lanes: int, x: str) -> str:

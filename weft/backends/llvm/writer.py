@@ -38,6 +38,8 @@ class Module:
     """True where it rounds to bf16 by an instruction that keeps denormals."""
     extrema: bool = False
     """True where it has f32 maxima and minima that keep a NaN, as one instruction."""
+    saturating: bool = True
+    """True where it converts floats to the nearest integer that there is, NaN to 0, by an instruction."""
     gpu: bool = False
     """True where the target is a GPU: runs of elements state the alignment that they are known to have, which
     its wide accesses need."""

@@ -273,31 +273,40 @@ def fill(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
     k = run(k, Permute(name, (*sorted(loops, key=lambda n: n not in tested), best)))
     spec = k.nests[name].loop(best)
     assert spec is not None
-    k = rows.lanes(k, best, _vectors(spec.extent, width, 6 if best == inner else 1))
+    k = rows.lanes(k, best, _vectors(k, item, spec, width, 6 if best == inner else 1))
     order = [x.var.name for x in k.nests[name].loops]
     if best != inner and len(order) > 2:
         k = attempt(k, Permute(name, (order[-2], *order[:-2], order[-1])))
     return k
 
 
-def _vectors(extent: Int, width: int, most: int) -> int:
-    """Lanes at a time: as many whole vectors as divide the extent, else four or, for fewer, all; one at run time."""
-    if not isinstance(extent, int):
+def _vectors(k: Kernel, item: ItemValue, loop: NestLoop, width: int, most: int) -> int:
+    """Lanes at a time: as many whole vectors as divide the extent, else four or, for fewer, all; one at run time. Not
+    more than are read in order, as one is: those of one block, where a scale or a byte is for a block."""
+    if not isinstance(loop.extent, int):
         return width
-    for n in range(most, 0, -1):
-        if extent % (n * width) == 0:
-            return n * width
-    return min(extent, width * min(most, 4))
+    offsets = _offsets(k, item)
+    blocks = [
+        x for x in offsets if coefficient(x, loop.var) is None and lane_step(x, loop.var, width) is not None
+    ]
+    counts = [
+        n for n in range(most, 0, -1) if all(lane_step(x, loop.var, n * width) is not None for x in blocks)
+    ] or [1]
+    whole = next((n for n in counts if loop.extent % (n * width) == 0), None)
+    return min(loop.extent, width * min(counts[0], 4)) if whole is None else whole * width
+
+
+def _offsets(k: Kernel, item: ItemValue) -> list[Int]:
+    """The places of parameters that an item reads, in its loops."""
+    bind = k.nests[item.name].bind
+    return [
+        flatten(tuple(substitute(i, bind) for i in load.index), p.shape)
+        for load in reads(item)
+        if (p := k.algorithm.param(load.source)) is not None
+    ]
 
 
 def _score(k: Kernel, item: ItemValue, loop: Var, width: int) -> float:
     """The score of lanes along a loop for what the item reads."""
-    nest = k.nests[item.name]
-    total = 0.0
-    for load in reads(item):
-        p = k.algorithm.param(load.source)
-        if p is not None:
-            offset = flatten(tuple(substitute(i, nest.bind) for i in load.index), p.shape)
-            step = lane_step(offset, loop, width)
-            total += 1.0 if step == 1 else 0.25 if step == 0 else -1.0
-    return total
+    steps = [lane_step(x, loop, width) for x in _offsets(k, item)]
+    return sum(1.0 if step == 1 else 0.25 if step == 0 else -1.0 for step in steps)

@@ -16,7 +16,7 @@ from math import prod
 from weft.backends.costs import CostModel
 from weft.backends.protocol import DeviceInfo
 from weft.ir.expr import Expr, Load, ScalarCall, walk
-from weft.ir.index import Var, ceildiv, flatten, high
+from weft.ir.index import Var, ceildiv, coefficient, flatten, high
 from weft.ir.kernel.algorithm import Axis, ItemValue
 from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.schedule import Kernel
@@ -63,9 +63,11 @@ class Dots(Choice):
         return min(cost for _, cost in self.tiles)
 
     def __str__(self) -> str:
-        """The axes, as an option."""
+        """The axes, and whose factors are packed, as an option."""
         first, second = (a.var.name for a in self.axes)
-        return f"inner products along {self.lane.var.name}, tiles of {first}, {second}"
+        packed = " and ".join(a.var.name for a, p in zip(self.axes, self.packed, strict=True) if p)
+        found = f"inner products along {self.lane.var.name}, tiles of {first}, {second}"
+        return f"{found}, {packed} packed" if packed else found
 
 
 @dataclass(frozen=True)
@@ -207,24 +209,36 @@ def apply(choice: InnerProducts, info: DeviceInfo) -> Kernel:
         k, task = merge(k, name, task)
     if parallel.pays(k, info, 2.0 * prod(high(a.extent) for a in c.value.all_axes)):
         k = parallel.spread(k, out, [task], info)
-    k = _packed(k, dots, info)
+    k = _staged(k, dots)
     lanes = f"{value}_lanes"
     k = run(k, SplitReduce(value, dots.lane.var.name, info.lanes(c.value.dtype), lanes, True))
     for name in (value, lanes):
         k = run(k, ComputeAt(name, out, outer[1 - long], Scope.REGISTER))
+    if dots.packed[long] and not _lies_across(k, dots, long):
+        # a tile's part at a time, for all tiles that share it: it is in a cache when it is used
+        around = k.nests[out].loops[k.nests[out].depth(outer[1 - long]) - 1]
+        k = run(k, ComputeAt(f"packed{long}", out, around.var.name))
+    for side in (0, 1):
+        k = fill(k, f"packed{side}", info) if dots.packed[side] else k
     return _unrolled(_unrolled(k, value), lanes)
 
 
-def _packed(k: Kernel, dots: Dots, info: DeviceInfo) -> Kernel:
+def _staged(k: Kernel, dots: Dots) -> Kernel:
     """Factors that do not lie along the lanes as values that do."""
     c = dots.contraction
     for side in (0, 1):
         if dots.packed[side]:
             axes = [a.var.name for a in c.value.all_axes if a.var in axes_of(c.factors[side])]
             axes.sort(key=lambda n: n == dots.lane.var.name)
-            stage = Stage(c.value.name, c.factors[side], f"packed{side}", tuple(axes))
-            k = fill(run(k, stage), f"packed{side}", info)
+            k = run(k, Stage(c.value.name, c.factors[side], f"packed{side}", tuple(axes)))
     return k
+
+
+def _lies_across(k: Kernel, dots: Dots, side: int) -> bool:
+    """Neighbours in memory belong to other results, perhaps to other tiles: the factor is packed as a whole."""
+    loads = [x for x in walk([dots.contraction.factors[side]], into_indices=False) if isinstance(x, Load)]
+    places = [flatten(x.index, p.shape) for x in loads if (p := k.algorithm.param(x.source)) is not None]
+    return any(coefficient(i, dots.axes[side].var) == 1 for i in places)
 
 
 def _unrolled(k: Kernel, name: str) -> Kernel:
