@@ -215,13 +215,18 @@ class Plan:
         self, inputs: Sequence[Memory], values: Sequence[int], places: Mapping[int, Memory] = _NO_PLACES
     ) -> tuple[list[Storage], list[Memory]]:
         """The results, in memory of their own or what is said; all external memories of the plan."""
-        sizes = self._fixed or self._sizes(values)
-        memories = self._external(inputs, sizes, places)
-        made = memories[len(memories) - len(sizes) :]
-        device = self.device
-        return [
-            Storage(device, m, dtype, shape) for m, (_, dtype, shape, _) in zip(made, sizes, strict=True)
-        ], memories
+        feed, device = self.feed, self.device
+        memories = list(inputs) if feed is None else [inputs[m] if isinstance(m, int) else m for m in feed]
+        results: list[Storage] = []
+        # as `external` does, in one loop: every call of a plan goes through it
+        for nbytes, dtype, shape, replaces in self._fixed or self._sizes(values):
+            if places and (place := places.get(len(results))) is not None:
+                memory = place
+            else:
+                memory = device.allocate(nbytes) if replaces is None else inputs[replaces]
+            memories.append(memory)
+            results.append(Storage(device, memory, dtype, shape))
+        return results, memories
 
     def external(
         self, inputs: Sequence[Memory], values: Sequence[int] = (), places: Mapping[int, Memory] = _NO_PLACES
