@@ -6,11 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import diffusers as df
 import numpy as np
 import pytest
 import torch
 import transformers as tf
+from klein import tiny as tiny_klein
 
 import weft
 from weft import models
@@ -147,26 +147,8 @@ def test_whisper_hears_and_says_what_transformers_does(tmp_path: Path) -> None:
 
 
 def test_klein_draws_what_diffusers_does(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    transformer = df.Flux2Transformer2DModel(
-        in_channels=16, num_layers=2, num_single_layers=2, attention_head_dim=16, num_attention_heads=2,
-        joint_attention_dim=48, timestep_guidance_channels=32, axes_dims_rope=(4, 4, 4, 4), guidance_embeds=False,
-    )  # fmt: skip
-    vae = df.AutoencoderKLFlux2(
-        latent_channels=4, block_out_channels=(8, 16), down_block_types=("DownEncoderBlock2D",) * 2,
-        up_block_types=("UpDecoderBlock2D",) * 2, layers_per_block=1, norm_num_groups=4, sample_size=32,
-    )  # fmt: skip
-    vae.bn.running_mean.normal_()
-    vae.bn.running_var.uniform_(0.5, 2)
-    reader = tf.Qwen3ForCausalLM(
-        tf.Qwen3Config(vocab_size=97, hidden_size=16, intermediate_size=32, num_hidden_layers=4, num_attention_heads=2,
-                       num_key_value_heads=1, head_dim=8)
-    )  # fmt: skip
-    oracle = df.Flux2KleinPipeline(
-        df.FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True), bent(vae, 2), bent(reader, 2), None,
-        bent(transformer, 2), is_distilled=True,
-    )  # fmt: skip
-    oracle.set_progress_bar_config(disable=True)
+    oracle = tiny_klein()
+    reader = oracle.text_encoder
     oracle.save_pretrained(tmp_path)
     klein = models.Klein.from_pretrained(tmp_path)
     klein.layers = (1, 2, 3)
