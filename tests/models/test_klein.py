@@ -154,6 +154,8 @@ def test_features_of_texts_are_not_moved_by_what_fills_them_up() -> None:
     whole = klein.features(ids, [6, 4]).numpy()
     assert whole.shape == (2, 6, 24)
     np.testing.assert_allclose(klein.features([ids[1][:4]], [4]).numpy()[0], whole[1, :4], atol=1e-5)
+    other = [ids[0], [*ids[1][:4], ids[1][4] + 1, ids[1][5]]]  # what fills a text up is seen by nobody
+    np.testing.assert_allclose(klein.features(other, [6, 4]).numpy()[1, 5], whole[1, 5], atol=1e-5)
     with pytest.raises(ArgumentError, match="no tokenizer"):
         klein("a cat")
 

@@ -107,3 +107,28 @@ def test_a_folder_gives_the_model_back(tmp_path: Path) -> None:
     with weft.no_grad():
         args = weft.tensor(SOUND), weft.tensor(IDS)
         np.testing.assert_array_equal(found(*args).numpy(), model(*args).numpy())
+
+
+def test_what_is_suppressed_cannot_be_chosen() -> None:
+    """Token 3 never, token 4 not at first; also where several tokens are looked at, as guesses are."""
+    model, _ = made()
+    with weft.no_grad():
+        hearing = model.hearing(weft.tensor(SOUND))
+        cache = hearing.cache(2, 12)
+        seen = [
+            hearing(weft.tensor(IDS[:, :2]), cache, first=True, last=True),
+            hearing(weft.tensor(IDS[:, 2:3]), cache, last=True),
+            hearing(weft.tensor(IDS[:, 3:6]), cache),
+        ]
+        plain = hearing(weft.tensor(IDS[:, :6]))
+    values = [x.numpy() for x in seen]
+    assert [np.isneginf(x[..., 3]).all() for x in values] == [True, True, True]
+    assert [np.isneginf(x[..., 4]).all() for x in values] == [True, False, False]
+    assert (
+        np.isfinite(np.delete(np.concatenate(values[1:], 1), 3, -1)).all()
+        and np.isfinite(plain.numpy()).all()
+    )
+    guessed, one_by_one = (
+        [list(t) for t in models.generate(hearing, [[1], [5]], 12, draft=draft)] for draft in ("lookup", None)
+    )
+    assert guessed == one_by_one

@@ -497,3 +497,32 @@ def test_what_follows_the_first_step_is_planned_already(
         for _ in range(3):
             run_step().item()
     assert not planned
+
+
+@pytest.mark.parametrize("name", ["AdamW", "SGD", "RMSprop"])
+def test_groups_of_one_shape_have_rules_of_their_own(name: str) -> None:
+    """A rule is recorded for the options of its group, and again for others."""
+
+    def trained(apart: bool) -> list[list[float]]:
+        params = [nn.Parameter(weft.full((3,), 2.0)) for _ in range(2)]
+        kind = getattr(weft.optim, name)
+        decays = (0.1, 0.6)
+        groups = [
+            {"params": [p], "weight_decay": d, "maximize": d > 0.5}
+            for p, d in zip(params, decays, strict=True)
+        ]
+        steppers = [kind([g], lr=0.1) for g in groups] if apart else [kind(groups, lr=0.1)]
+        for k in range(4):
+            for p in params:
+                p.grad = weft.tensor([0.5] * 3)
+            for o in steppers:
+                if k == 2:
+                    for g in o.param_groups:
+                        g["weight_decay"] *= 2
+                        g["maximize"] = not g["maximize"]
+                o.step()
+        return [p.tolist() for p in params]
+
+    together = trained(apart=False)
+    assert together == trained(apart=True)
+    assert together[0] != together[1]

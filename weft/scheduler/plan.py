@@ -172,12 +172,12 @@ class Plan:
         return results
 
     def with_results(
-        self, inputs: Sequence[Memory], values: Sequence[int] = (), places: Mapping[int, Memory] = _NO_PLACES
+        self, inputs: Sequence[Memory], values: Sequence[int] = ()
     ) -> tuple[list[Storage], list[Memory]]:
-        """The results, in new memory, that of the input which one replaces, or their `places`; all external memories
-        of the plan. MemoryPlanError when there is none."""
+        """The results, in new memory or that of the input which one replaces; all external memories of the plan.
+        MemoryPlanError when there is none."""
         try:
-            return self._with_results(inputs, values, places)
+            return self._with_results(inputs, values)
         except MemoryError as error:
             raise MemoryPlanError(self._refusal(error)) from error
 
@@ -212,18 +212,15 @@ class Plan:
         return results, self.start_timed(memories, values)
 
     def _with_results(
-        self, inputs: Sequence[Memory], values: Sequence[int], places: Mapping[int, Memory] = _NO_PLACES
+        self, inputs: Sequence[Memory], values: Sequence[int]
     ) -> tuple[list[Storage], list[Memory]]:
-        """The results, in memory of their own or what is said; all external memories of the plan."""
+        """The results, and all external memories of the plan."""
         feed, device = self.feed, self.device
         memories = list(inputs) if feed is None else [inputs[m] if isinstance(m, int) else m for m in feed]
         results: list[Storage] = []
         # as `external` does, in one loop: every call of a plan goes through it
         for nbytes, dtype, shape, replaces in self._fixed or self._sizes(values):
-            if places and (place := places.get(len(results))) is not None:
-                memory = place
-            else:
-                memory = device.allocate(nbytes) if replaces is None else inputs[replaces]
+            memory = device.allocate(nbytes) if replaces is None else inputs[replaces]
             memories.append(memory)
             results.append(Storage(device, memory, dtype, shape))
         return results, memories
@@ -231,8 +228,8 @@ class Plan:
     def external(
         self, inputs: Sequence[Memory], values: Sequence[int] = (), places: Mapping[int, Memory] = _NO_PLACES
     ) -> list[Memory]:
-        """All external memories of the plan, as of `with_results`: the last ones are those of the results.
-        MemoryPlanError when there is none."""
+        """All external memories of the plan, the last ones being those of the results: new ones, that of the input
+        which one replaces, or their `places`. MemoryPlanError when there is none."""
         try:
             return self._external(inputs, self._fixed or self._sizes(values), places)
         except MemoryError as error:
