@@ -41,6 +41,12 @@ def test_the_line_below_the_docstring_comes_first(tree: Path, text: str) -> None
     assert find_tests(Path("weft/a/b.py")) == NAMED
 
 
+def test_lines_go_on_below(tree: Path) -> None:
+    first, second = "# Tests: tests/a/test_c.py\n", "# Tests: tests/test_d.py\n"
+    (tree / "weft/a/b.py").write_text(f'"""B."""\n{first}{second}\n{LINE}', encoding="utf-8")
+    assert find_tests(Path("weft/a/b.py")) == NAMED
+
+
 @pytest.mark.parametrize(
     "text", [LINE, '"""B."""\n\n' + LINE, '"""B."""\n# Of B.\n' + LINE, "X = 1\n" + LINE]
 )

@@ -3,6 +3,7 @@
     python tools/loops_digest.py                    # a line per graph and device: kernels, digest of their loops
     python tools/loops_digest.py --only conv        # graphs whose names contain that
     python tools/loops_digest.py --write FILE       # and the loops' text, to be compared by diff
+    python tools/loops_digest.py --schedules        # what is chosen for each, into tests/scheduler/optimize/chosen.txt
 
 No device is needed: graphs are kernelized, scheduled, lowered and optimized as for a CPU with AVX2, one with AVX-512
 and a GPU with matrix units.
@@ -25,11 +26,14 @@ import weft.nn.functional as F
 from weft import Tensor, nn
 from weft.backends.llvm import scalar
 from weft.backends.protocol import Bounds, DeviceInfo
+from weft.ir.kernel.algorithm import Algorithm
+from weft.ir.kernel.text import show_nests
 from weft.ir.loops import LoopKind
 from weft.ir.loops_text import show_program
 from weft.ir.ops import ELEMENTWISE
 from weft.scheduler.generalize import generalize
 from weft.scheduler.kernelize import kernelize_all, kernels
+from weft.scheduler.optimize.rules import schedule
 from weft.scheduler.programs import lowered
 
 GPU = DeviceInfo(
@@ -127,11 +131,32 @@ GRAPHS: dict[str, Graph] = {
 """Name -> tensors that are computed together."""
 
 
+CHOSEN = Path(__file__).parents[1] / "tests" / "scheduler" / "optimize" / "chosen.txt"
+"""What `chosen` gave of all graphs when it was last looked at."""
+
+
+def algorithms(graph: Graph, info: DeviceInfo) -> list[Algorithm]:
+    """The algorithms of a graph's kernels, each once."""
+    specs = kernels(kernelize_all([t.value.node for t in graph()], info.bounds.parameters))
+    return list(dict.fromkeys(g.algorithm for g in generalize([s.algorithm for s in specs])))
+
+
 def loops(graph: Graph, info: DeviceInfo) -> list[str]:
     """The text of each kernel's loops."""
-    specs = kernels(kernelize_all([t.value.node for t in graph()], info.bounds.parameters))
-    algorithms = dict.fromkeys(g.algorithm for g in generalize([s.algorithm for s in specs]))
-    return [show_program(lowered(a, info)) for a in algorithms]
+    return [show_program(lowered(a, info)) for a in algorithms(graph, info)]
+
+
+def chosen(name: str) -> str:
+    """What the rules choose for the kernels of a graph, on each device that they choose something else for.
+
+    Loops of each nest, where it is computed, and the size and place of what it keeps.
+    """
+    found: dict[str, list[str]] = {}
+    for device, info in DEVICES.items():
+        made = [schedule(a, info) for a in algorithms(GRAPHS[name], info)]
+        text = "\n".join(f"  {k.algorithm.name}\n{show_nests(k, binds=False)}" for k in made)
+        found.setdefault(text, []).append(device)
+    return "\n".join(f"{name}, {', '.join(devices)}\n{text}" for text, devices in found.items())
 
 
 def main() -> None:
@@ -141,8 +166,12 @@ def main() -> None:
     )
     parser.add_argument("--only", default="", help="graphs whose names contain this")
     parser.add_argument("--devices", nargs="*", default=list(DEVICES), choices=list(DEVICES))
+    parser.add_argument("--schedules", action="store_true", help=f"write what is chosen into {CHOSEN.name}")
     parser.add_argument("--write", type=Path, help="a file for the text of all loops")
     asked = parser.parse_args()
+    if asked.schedules:
+        CHOSEN.write_text("\n\n".join(map(chosen, GRAPHS)) + "\n", encoding="utf-8")
+        return
     whole, texts = hashlib.sha256(), list[str]()
     for name, graph in GRAPHS.items():
         if asked.only not in name:

@@ -4,7 +4,7 @@
     python tools/module_tests.py --reach weft/ir/math/*.py           # runs them: the functions that they call
 
 The tests of `weft/a/b.py` are `tests/a/test_b.py`. Where they are elsewhere, a line directly below the module's
-docstring says where:
+docstring says where, or several such lines do:
 
     # Tests: tests/a/test_c.py, tests/test_d.py
 
@@ -22,6 +22,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import CodeType, FrameType
@@ -45,15 +46,13 @@ def find_tests(module: Path) -> tuple[Path, ...]:
 
 
 def _named(module: Path) -> tuple[Path, ...]:
-    """Files that the line below the docstring names."""
+    """Files that the lines below the docstring name."""
     source = (ROOT / module).read_text(encoding="utf-8")
     body = ast.parse(source).body
     if not body or not isinstance(body[0], ast.Expr) or body[0].end_lineno is None:
         return ()
-    below = source.splitlines()[body[0].end_lineno :][:1]
-    if not below or not below[0].startswith(MARK):
-        return ()
-    return tuple(Path(name.strip()) for name in below[0].removeprefix(MARK).split(","))
+    below = takewhile(lambda line: line.startswith(MARK), source.splitlines()[body[0].end_lineno :])
+    return tuple(Path(name.strip()) for line in below for name in line.removeprefix(MARK).split(","))
 
 
 def modules() -> list[Path]:

@@ -35,9 +35,15 @@ def show_algorithm(a: Algorithm) -> str:
 
 def show_kernel(k: Kernel) -> str:
     """The algorithm, then where each item is computed, and by which transforms that came about."""
-    nests = [f"  {name}: {_nest(nest)}" for name, nest in k.nests.items()]
     steps = [f"  {step}" for step in k.history]
-    return "\n".join([show_algorithm(k.algorithm), "schedule", *nests, *(["by", *steps] if steps else [])])
+    return "\n".join(
+        [show_algorithm(k.algorithm), "schedule", show_nests(k), *(["by", *steps] if steps else [])]
+    )
+
+
+def show_nests(k: Kernel, binds: bool = True) -> str:
+    """A line for each nest: its loops, and where what is computed; `binds`: with the axes as they follow from loops."""
+    return "\n".join(f"  {name}: {_nest(nest, binds)}" for name, nest in k.nests.items())
 
 
 def _param(p: Param) -> str:
@@ -107,12 +113,12 @@ def parts(e: Expr) -> tuple[list[str], Expr]:
     return lines, new[e]
 
 
-def _nest(nest: Nest) -> str:
+def _nest(nest: Nest, binds: bool) -> str:
     loops = " ".join(map(_loop, nest.loops))
     place = f" at {nest.at.item}.{nest.at.loop}" if nest.at else ""
     online = f" online with {nest.online.leader}" if nest.online else ""
     region = f" {list(nest.size)} in {nest.scope.value}" if nest.size else ""
-    return f"[{loops}]{_bind(nest.bind)}{place}{region}{online}"
+    return f"[{loops}]{_bind(nest.bind) if binds else ''}{place}{region}{online}"
 
 
 def _loop(s: NestLoop) -> str:
