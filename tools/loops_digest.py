@@ -3,7 +3,7 @@
     python tools/loops_digest.py                    # a line per graph and device: kernels, digest of their loops
     python tools/loops_digest.py --only conv        # graphs whose names contain that
     python tools/loops_digest.py --write FILE       # and the loops' text, to be compared by diff
-    python tools/loops_digest.py --schedules        # what is chosen for each, into tests/scheduler/optimize/chosen.txt
+    python tools/loops_digest.py --golden           # kernels and schedules as text, into the files that tests compare
 
 No device is needed: graphs are kernelized, scheduled, lowered and optimized as for a CPU with AVX2, one with AVX-512
 and a GPU with matrix units.
@@ -27,7 +27,7 @@ from weft import Tensor, nn
 from weft.backends.llvm import scalar
 from weft.backends.protocol import Bounds, DeviceInfo
 from weft.ir.kernel.algorithm import Algorithm
-from weft.ir.kernel.text import show_nests
+from weft.ir.kernel.text import show_algorithm, show_nests
 from weft.ir.loops import LoopKind
 from weft.ir.loops_text import show_program
 from weft.ir.ops import ELEMENTWISE
@@ -131,8 +131,7 @@ GRAPHS: dict[str, Graph] = {
 """Name -> tensors that are computed together."""
 
 
-CHOSEN = Path(__file__).parents[1] / "tests" / "scheduler" / "optimize" / "chosen.txt"
-"""What `chosen` gave of all graphs when it was last looked at."""
+TESTS = Path(__file__).parents[1] / "tests" / "scheduler"
 
 
 def algorithms(graph: Graph, info: DeviceInfo) -> list[Algorithm]:
@@ -159,6 +158,18 @@ def chosen(name: str) -> str:
     return "\n".join(f"{name}, {', '.join(devices)}\n{text}" for text, devices in found.items())
 
 
+def fused(name: str) -> str:
+    """The kernels that a graph becomes, in order, for a device without bounds that matter here."""
+    return f"{name}\n" + "\n".join(show_algorithm(a) for a in algorithms(GRAPHS[name], INFO))
+
+
+GOLDEN: dict[Path, Callable[[str], str]] = {
+    TESTS / "kernelize" / "fused.txt": fused,
+    TESTS / "optimize" / "chosen.txt": chosen,
+}
+"""File -> what it has of each graph, as it was when it was last looked at; an empty line between graphs."""
+
+
 def main() -> None:
     """Print the digests."""
     parser = argparse.ArgumentParser(
@@ -166,11 +177,12 @@ def main() -> None:
     )
     parser.add_argument("--only", default="", help="graphs whose names contain this")
     parser.add_argument("--devices", nargs="*", default=list(DEVICES), choices=list(DEVICES))
-    parser.add_argument("--schedules", action="store_true", help=f"write what is chosen into {CHOSEN.name}")
+    parser.add_argument("--golden", action="store_true", help="write the files that tests compare anew")
     parser.add_argument("--write", type=Path, help="a file for the text of all loops")
     asked = parser.parse_args()
-    if asked.schedules:
-        CHOSEN.write_text("\n\n".join(map(chosen, GRAPHS)) + "\n", encoding="utf-8")
+    if asked.golden:
+        for file, text in GOLDEN.items():
+            file.write_text("\n\n".join(map(text, GRAPHS)) + "\n", encoding="utf-8")
         return
     whole, texts = hashlib.sha256(), list[str]()
     for name, graph in GRAPHS.items():

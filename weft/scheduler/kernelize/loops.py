@@ -7,6 +7,7 @@
 The body is kernelized as any graph. Then each parameter that stands for a row becomes the whole tensor, with the step's
 number, a runtime variable, as its first index. So a step copies nothing, and one program serves all steps.
 """
+# Tests: tests/scheduler/test_golden.py
 # Tests: tests/core/grad/test_scan.py, tests/scheduler/kernelize/test_decisions.py
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ panels in LOCAL        `gpu_shared_tiles`, where threads of a block share memory
 neither                here: every thread reads what it needs where it is, and no thread waits for another
                        thread (st, pt):  for k: acc[4 x 4 ..] += a[.., k] * b[k, ..];  store
 """
-# Tests: tests/scheduler/optimize/test_chosen.py
+# Tests: tests/scheduler/test_golden.py
 # Tests: tests/scheduler/optimize/test_gpu.py, tests/scheduler/optimize/test_gpu_matrix.py
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ elementwise  y(i) = f(x(i))      one grid; consecutive threads, consecutive vect
 reductions   r = sum k: x(k)     a block for each result or several, in two steps when there are few results; without
                                  a scratchpad a thread for each, the terms of long ones cut into parts
 """
-# Tests: tests/scheduler/optimize/test_chosen.py, tests/scheduler/optimize/test_gpu.py
+# Tests: tests/scheduler/test_golden.py, tests/scheduler/optimize/test_gpu.py
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 i in 128  ->  warp (2), tile (4), element (2), lane (8)      a thread's own rows are its tiles' elements
 """
-# Tests: tests/scheduler/optimize/test_chosen.py, tests/scheduler/optimize/test_gpu_matrix.py
+# Tests: tests/scheduler/test_golden.py, tests/scheduler/optimize/test_gpu_matrix.py
 
 from __future__ import annotations
 

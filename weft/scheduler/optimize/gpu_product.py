@@ -1,5 +1,5 @@
 """A contraction on thread blocks: which of its axes are tiled."""
-# Tests: tests/scheduler/optimize/test_chosen.py, tests/scheduler/optimize/test_gpu_matrix.py
+# Tests: tests/scheduler/test_golden.py, tests/scheduler/optimize/test_gpu_matrix.py
 
 from __future__ import annotations
 

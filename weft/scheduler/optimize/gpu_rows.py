@@ -5,7 +5,7 @@
 A row that the first reduction and later items read is read once, and kept in registers. Devices without a scratchpad
 (`DeviceInfo.scratchpad`) get threads that share nothing: rows are a thread each.
 """
-# Tests: tests/scheduler/optimize/test_chosen.py, tests/scheduler/optimize/test_gpu.py
+# Tests: tests/scheduler/test_golden.py, tests/scheduler/optimize/test_gpu.py
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ it is filled, element by element. What one warp reads at a time lies in differen
 are padded by one access; groups of four neighbours go to neighbouring lanes. Of two lanes that are one apart the
 columns are the same, of two that are two apart the rows: the memory then serves half a warp at once.
 """
-# Tests: tests/scheduler/optimize/test_chosen.py
+# Tests: tests/scheduler/test_golden.py
 # Tests: tests/scheduler/optimize/test_gpu.py, tests/scheduler/optimize/test_gpu_matrix.py
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ where there are several, or where the device does not do that. A block's values 
 one by one; `weft.ir.passes.grid` makes one program of threads of them, with what only one thread touches in its
 registers.
 """
-# Tests: tests/scheduler/optimize/test_chosen.py, tests/scheduler/optimize/test_gpu.py
+# Tests: tests/scheduler/test_golden.py, tests/scheduler/optimize/test_gpu.py
 
 from __future__ import annotations
 
