@@ -24,8 +24,11 @@ from performance_forms import KERNELS, WIDE
 import weft
 import weft.nn.functional as F
 from weft import Tensor, nn
+from weft.autograd.value import Value
 from weft.backends.llvm import scalar
 from weft.backends.protocol import Bounds, DeviceInfo
+from weft.core.args.handle import wrap
+from weft.ir.graph import buffer
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.kernel.text import show_algorithm, show_nests
 from weft.ir.loops import LoopKind
@@ -79,6 +82,16 @@ def network() -> nn.Module:
     )  # fmt: skip
 
 
+def half(*shape: int) -> Tensor:
+    """A float16 tensor of which only shape and place are known."""
+    return wrap(Value(buffer(shape, weft.float16, "cpu:0", None)))
+
+
+def index(*shape: int) -> Tensor:
+    """An int64 tensor of which only shape and place are known."""
+    return wrap(Value(buffer(shape, weft.int64, "cpu:0", None)))
+
+
 GRAPHS: dict[str, Graph] = {
     **{name: (lambda f=f: [f()]) for name, f in KERNELS.items()},
     "matmul 67x129x31": lambda: [leaf(67, 129) @ leaf(129, 31)],
@@ -107,6 +120,58 @@ GRAPHS: dict[str, Graph] = {
     "conv1d": lambda: [F.conv1d(leaf(4, 16, 1000), leaf(32, 16, 5))],
     "pools": lambda: [F.max_pool2d(leaf(8, 64, 56, 56), 3, 2, 1), F.avg_pool2d(leaf(8, 64, 56, 56), 2)],
     "embedding": lambda: [F.embedding(weft.arange(128).reshape(8, 16), leaf(1000, 64))],
+    "float16, chosen and computed": lambda: [
+        weft.where(half(64, 48) > 0, half(64, 48), 1.5),
+        weft.where(half(64, 48) > 0, half(64, 48), 0.1).T.abs(),
+        half(64, 48) * half(64, 1) + 1,
+        half(64, 48).float().sum(0).half(),
+    ],
+    "float16 products": lambda: [F.gelu(half(64, 48) @ half(48, 96) + half(96))],
+    "masked products": lambda: [
+        leaf(64, 64).masked_fill(weft.ones(64, 64).triu(1).bool(), -weft.inf).softmax(-1) @ leaf(64, 32),
+        leaf(64, 64).tril() @ leaf(64, 32),
+        F.pad(leaf(30, 64), (0, 0, 1, 1)) @ leaf(64, 32),
+    ],
+    "moved by index": lambda: [
+        leaf(8, 12).roll((3, 1), (0, 1)),
+        leaf(8, 12).flip(1),
+        leaf(8, 12).unfold(1, 4, 2),
+        leaf(8, 12).repeat(2, 3),
+        leaf(8, 12).repeat_interleave(3, 1),
+        F.pad(leaf(1, 8, 12), (2, 3), mode="reflect"),
+        F.pixel_shuffle(leaf(2, 16, 5, 5), 2),
+        weft.stack([leaf(4, 6), leaf(4, 6)], -1).flatten(),
+        leaf(9, 9).diagonal() * 2,
+    ],
+    "taken by index": lambda: [
+        leaf(64, 32)[index(16)],
+        leaf(64, 32).gather(0, index(5, 32)),
+        leaf(64, 32)[index(7), index(7)],
+        leaf(64, 32).index_add(0, index(16), leaf(16, 32)),
+        leaf(64, 32).scatter(1, index(64, 3), leaf(64, 3)),
+        F.one_hot(index(10), 64),
+        weft.arange(100) // 7 % 5,
+    ],
+    "integers": lambda: [
+        leaf(40, 30).to(weft.int8).sum(1),
+        leaf(40, 30).long() // 3 % 7,
+        (leaf(40, 30) > 0).any(0),
+        leaf(40, 30).round().to(weft.uint8),
+        leaf(40, 30).int().cumsum(1),
+        leaf(40, 30).int() << 2,
+    ],
+    "a loop with gradients": lambda: gradients(
+        lambda w, x: weft.scan(lambda c, r: ((c @ w + r).tanh(), c.sum()), weft.zeros(4, 16), x)[1],
+        (16, 16),
+        (6, 4, 16),
+    ),
+    "bilinear, adaptive": lambda: [
+        F.interpolate(leaf(1, 3, 9, 9), size=(20, 14), mode="bilinear"),
+        F.adaptive_avg_pool2d(leaf(2, 4, 9, 7), (4, 3)),
+    ],
+    "cross entropy with gradients": lambda: gradients(
+        lambda x: F.cross_entropy(x, index(64), label_smoothing=0.1), (64, 100)
+    ),
     "attention with gradients": lambda: gradients(
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), *[(2, 4, 256, 64)] * 3
     ),
