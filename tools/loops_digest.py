@@ -87,6 +87,18 @@ def half(*shape: int) -> Tensor:
     return wrap(Value(buffer(shape, weft.float16, "cpu:0", None)))
 
 
+def byte(*shape: int) -> Tensor:
+    """An int8 tensor of which only shape and place are known."""
+    return wrap(Value(buffer(shape, weft.int8, "cpu:0", None)))
+
+
+def byte_sums(rows: int, columns: int, depth: int, block: int) -> Tensor:
+    """Products of bytes summed by blocks as integers, and the blocks' sums with a scale each."""
+    x, w = byte(rows, 1, depth // block, block).int(), byte(columns, depth // block, block).int()
+    sums = (x * w).sum(-1, dtype=weft.int32).float()
+    return (sums * leaf(rows, 1, depth // block) * leaf(columns, depth // block)).sum(-1)
+
+
 def index(*shape: int) -> Tensor:
     """An int64 tensor of which only shape and place are known."""
     return wrap(Value(buffer(shape, weft.int64, "cpu:0", None)))
@@ -127,6 +139,7 @@ GRAPHS: dict[str, Graph] = {
         half(64, 48).float().sum(0).half(),
     ],
     "float16 products": lambda: [F.gelu(half(64, 48) @ half(48, 96) + half(96))],
+    "sums of bytes": lambda: [byte_sums(1, 256, 512, 32), byte_sums(48, 256, 512, 32)],
     "masked products": lambda: [
         leaf(64, 64).masked_fill(weft.ones(64, 64).triu(1).bool(), -weft.inf).softmax(-1) @ leaf(64, 32),
         leaf(64, 64).tril() @ leaf(64, 32),
