@@ -1,4 +1,4 @@
-"""What the names of a traced function stand for: its graph is that of another number, list or tensor later.
+"""Names of a traced function, and their values: its graph is that of another number, list or tensor later.
 
 scale = 2.0                        global: the graph has it as a number
 options["bias"] = 1.0              what is inside of an object counts as the function can reach it
@@ -56,7 +56,7 @@ _WEFT = __name__.partition(".")[0]
 
 
 class _Entry:
-    """What a place has: an entry of a dict, a variable of a function around, or an attribute without a dict."""
+    """The value at a place: an entry of a dict, a variable of a function around, or an attribute without a dict."""
 
     __slots__ = ("before", "now", "owner")
 
@@ -67,7 +67,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Contents:
-    """What is in a container, which is not looked for by name."""
+    """The entries of a container, which is not looked for by name."""
 
     container: Any
     entries: Sequence[Any] | None
@@ -90,7 +90,7 @@ class _Contents:
 
 
 class Names:
-    """What a function's names stand for, as it was before the function ran, to be compared with what it is later.
+    """The values of a function's names, as they were before the function ran, to be compared with what they are later.
 
     `noted_elsewhere`: the class of objects whose own attributes somebody else looks at.
     """
@@ -102,7 +102,7 @@ class Names:
         self._seen: dict[int, Any] = {}
         """Objects that were looked into; by identity, so they live as long."""
         self._whole: list[Any] = []
-        """Those of the user's that code has as a whole: it may read any attribute of them."""
+        """The user's objects that code has as a whole: it may read any attribute of them."""
         self._functions: set[tuple[FunctionType, int]] = set()
         self._loose: set[str] = set()
         """The attributes that are read of what code does not tell."""
@@ -226,7 +226,7 @@ class Names:
         return None
 
     def _of_class(self, x: Any, cls: type, name: str) -> Any:
-        """What a class has for an attribute: a method, whose code is looked at, or a value."""
+        """The attribute of a class, noted where it is a value; the code of a method is looked at."""
         found = vars(cls)[name]
         f = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
         if isinstance(f, FunctionType):
@@ -237,7 +237,7 @@ class Names:
         return self._note((id(cls), name), cls, partial(vars(cls).get, name, MISSING))
 
     def _note(self, key: tuple[int, Any], owner: Any, now: Callable[[], Any]) -> Any:
-        """What is there, noted."""
+        """The value there, noted."""
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = _Entry(owner, now)
@@ -291,7 +291,7 @@ class Names:
 
 
 def _entries(container: Any) -> list[Any]:
-    """What is in a container, in an order of its own."""
+    """The entries of a container, in an order of its own."""
     if isinstance(container, dict):
         found = cast("dict[Any, Any]", container)
         return [*found, *found.values()]
