@@ -752,3 +752,12 @@ def test_tensors_in_nested_containers_are_changed_once_each() -> None:
     assert found["x"][0] is found["y"][0] is found["y"][1][0] and found["x"][1] == 1
     assert isinstance(found["y"], Pair) and found["z"] is None
     np.testing.assert_array_equal(found["x"][0].numpy(), t.numpy() * 2)
+
+
+def test_functions_that_differ_in_a_number_share_a_plan_and_stay_apart() -> None:
+    """From the second on the number is in memory of the plan's own, also on the shortest way."""
+    x = weft.tensor([1.0, 2.0, 3.0])
+    for k in (5.0, 3.0, 2.0, 7.0):
+        f = weft.compile(lambda x, k=k: x * 2 + k)
+        for _ in range(3):
+            assert f(x).tolist() == [2 + k, 4 + k, 6 + k]

@@ -72,8 +72,10 @@ def compile(
     So are the attributes of modules that the function reads, called or not (parameters, layers, hooks, `forward`, flags
     such as `training`): where one is another object, or another number or text, the function is traced again, as it is
     at each call that changes a flag or object which it reads. Numbers that it sets itself (counters) and what it sets
-    before it reads it are its own. What is changed within other objects (an attribute's list, a global) is not seen:
-    everything else in Python happens once, while tracing.
+    before it reads it are its own. So are the globals and the variables of functions around that its code names, in it
+    and in the functions that it reaches by them, and what is in lists, dicts and objects there, and in those that
+    attributes stand for. Not what is in NumPy arrays, in containers of more than 256 entries, or in installed packages.
+    Everything else in Python happens once, while tracing.
 
     A function that asks for the value of a tensor (`if x.sum() > 0`, item, print, a mask as index), or calls what is
     computed on the host, cannot be one plan: such a call goes on as an uncompiled one from there, in segments that end

@@ -21,6 +21,7 @@ from weft.core.compile.direct_call import DirectCall
 from weft.core.compile.recording import Left, Recording
 from weft.core.compile.replay import Replay, make_replay
 from weft.core.execute import run, tracing
+from weft.core.execute.watched import hooks_of
 from weft.errors import ArgumentError
 from weft.ir.forks import forkable
 
@@ -137,8 +138,16 @@ class CompiledFunction(Generic[P, R]):
             if found is None:
                 return self._trace(key, args, kwargs, tensors)
             self._replays.move_to_end(key)
-            self._recent, self._direct = found[0], found[0].direct
+            self._remember(found[0], tensors)
         return found[0].run(found[1])
+
+    def _remember(self, replay: Replay, tensors: Sequence[Tensor]) -> None:
+        """The next call tries this trace first: not where the gradients of arguments may have hooks, which are part of
+        the key only."""
+        if any(t.value.needs_grad for t in tensors):
+            self._recent = self._direct = None
+        else:
+            self._recent, self._direct = replay, replay.direct
 
     def _matching(self, key: Key, tensors: list[Tensor]) -> tuple[Replay, list[Any]] | None:
         """The trace for this key which also fits what it captured, with the tensors it uses."""
@@ -159,7 +168,10 @@ class CompiledFunction(Generic[P, R]):
             v = t.value
             run.realize_value(v)
             n = v.node
-            specs.append((n.shape, n.dtype, n.storage.device.info.name, v.needs_grad, v.is_leaf))
+            place = n.storage.device.info.name
+            specs.append(
+                (n.shape, n.dtype, place, v.needs_grad, v.is_leaf, hooks_of(t) if v.needs_grad else ())
+            )
         now = context()
         return (
             structure,
@@ -175,8 +187,8 @@ class CompiledFunction(Generic[P, R]):
         tensors: list[Tensor] = []
         structure = flatten((args, kwargs), tensors, {})
         specs = [
-            (v.node.shape, v.node.dtype, v.node.device, v.needs_grad, v.is_leaf)
-            for v in (t.value for t in tensors)
+            (v.node.shape, v.node.dtype, v.node.device, v.needs_grad, v.is_leaf, hooks_of(t))
+            for t, v in ((t, t.value) for t in tensors)
         ]
         now = context()
         return structure, tuple(specs), now.grad, now.casts, default_device(), now.pinned
@@ -206,7 +218,7 @@ class CompiledFunction(Generic[P, R]):
             self._tried[key] = None
         else:
             self._replays[key] = [replay, *self._replays.get(key, ())][:VARIANTS_KEPT]
-            self._recent, self._direct = replay, replay.direct
+            self._remember(replay, tensors)
             if len(self._replays) > TRACES_KEPT:
                 oldest, _ = self._replays.popitem(last=False)
                 self._last.pop(oldest, None)

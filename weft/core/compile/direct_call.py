@@ -132,7 +132,8 @@ def direct_call(
             "    return None",
         ]
     places: list[str] = []
-    for i, m in enumerate(memories):
+    fed = memories if plan.feed is None else [memories[m] if isinstance(m, int) else m for m in plan.feed]
+    for i, m in enumerate(fed):
         if isinstance(m, int):
             places.append(f"s{m}.memory")
         elif isinstance(m, KeptAt):

@@ -162,6 +162,7 @@ def _recorded(
     tensors: Sequence[Tensor],
 ) -> Recording | Left:
     with block as trace:
+        trace.modules.names.enter(fn, args)
         result = fn(*args, **kwargs)
         if not trace.left and (kind := _hiding(result, trace)):
             trace.refuse_or_leave(kind)
@@ -171,6 +172,7 @@ def _recorded(
         builder(result, _look_at)
         # Inside, so that the values are the traced ones. Tensors must not stay in local names: see the end.
         numbers = _Numbers(tensors, trace)
+        trace.modules.note_captured(numbers.captured)
         rebinds = _rebinds(trace, numbers)
         set_grads = _set_grads(trace, numbers)
         had_grad = [(numbers.of(g.handle), g.before is not None) for g in trace.grads.values() if g.read]

@@ -6,17 +6,19 @@ model.name = "large"               the function did not read it: all stays
 
 What counts is what the function read before it set it, if ever. A number that it read and set (a counter) does not
 count: what is done in Python happens once. Where it left a flag or an object another than it had read, its graph is for
-one call. What is changed within an object that an attribute stands for is not seen.
+one call. What is in lists and other objects that attributes stand for is compared as that of names: see names.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 from weakref import ref
 
 from weft.core.execute import edits
+from weft.core.execute.names import MISSING, Names, is_counter, is_plain, same
+from weft.core.execute.watched import hooks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +63,8 @@ class _Seen:
     is_called: bool = False
 
 
-_MISSING = object()
 _NAMES = "__dict__"
 """The attribute that stands for the names of all."""
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 class Modules:
@@ -74,8 +74,11 @@ class Modules:
         self._seen: dict[int, _Seen] = {}
         self._made: dict[int, ref[Any]] = {}
         """The modules that the function makes."""
+        self.names = Names(None if _module_class is None else _module_class.cls)
         self._hooks: list[Any] | None = None
         self._read: list[tuple[Any, type, list[tuple[str, Any]]]] = []
+        self._looks_at_names = False
+        self._gradient_hooks: list[tuple[Any, tuple[int, ...]]] = []
         self._edit = -1
         self._is_for_once = False
         """True where the function changed what it read, so that the next call is another one."""
@@ -92,7 +95,9 @@ class Modules:
         own = _own(m)
         for n in (name,) if name != _NAMES else (*own, name):
             if n not in seen.read and n not in seen.written:
-                seen.read[n] = _value(own, n)
+                x = seen.read[n] = _value(own, n)
+                if n != _NAMES:
+                    self.names.look_into(x)
 
     def note_write(self, m: Any, name: str) -> None:
         """The function sets an attribute."""
@@ -106,6 +111,7 @@ class Modules:
         if found is None or seen is None or seen.is_called:
             return
         seen.is_called = True
+        self.names.enter(m)
         for name in found.around:
             self.note_read(m, name)
         if self._hooks is None:
@@ -123,15 +129,19 @@ class Modules:
             seen = self._seen[key] = _Seen(m, cast("type[Any]", type(m)))
         return seen
 
+    def note_captured(self, tensors: Iterable[Any]) -> None:
+        """The function uses these tensors without being given them, and the hooks on their gradients."""
+        self._gradient_hooks = [(t, hooks_of(t)) for t in tensors if t.requires_grad]
+
     def end(self) -> None:
         """The function has returned."""
         for s in self._seen.values():
             own, read = _own(s.module), list[tuple[str, Any]]()
             for name, x in s.read.items():
                 now = _value(own, name)
-                if _same(now, x):
+                if same(now, x):
                     read.append((name, x))
-                elif not _is_counter(x, now):
+                elif not is_counter(x, now):
                     self._is_for_once = True
             if read:
                 self._read.append((s.module, s.cls, read))
@@ -140,16 +150,21 @@ class Modules:
                 self.modes.append((s.module, s.read["training"]))
         self._seen.clear()
         self._made.clear()
+        self.names.end()
+        self._is_for_once |= self.names.is_for_once
+        self._looks_at_names = not self.names.are_none
 
     # later ----------------------------------------------------------------------------------------------------------
 
     @property
     def are_none(self) -> bool:
-        """True where the function read nothing of modules."""
-        return not (self._read or self._is_for_once)
+        """True where the function read nothing of modules, and of what names stand for."""
+        return not (self._read or self._is_for_once or self._gradient_hooks or self._looks_at_names)
 
     def are_as_they_were(self) -> bool:
         """True where what was read is the same objects, or equal numbers and texts."""
+        if self._looks_at_names and not self.names.are_as_they_were():
+            return False
         now = edits.modules.latest()
         if now == self._edit:
             return True
@@ -157,22 +172,26 @@ class Modules:
             return False
         if self._hooks is not None and self._hooks != _hooks_of_all():
             return False
+        if any(hooks_of(t) != hooks for t, hooks in self._gradient_hooks):
+            return False
         for m, cls, read in self._read:
             own = _own(m)
             if type(m) is not cls:
                 return False
             for name, x in read:
-                if own.get(name, _MISSING) is not x and not _same(_value(own, name), x):
+                if own.get(name, MISSING) is not x and not same(_value(own, name), x):
                     return False
         self._edit = now
         return True
 
     def are_gone(self) -> bool:
         """True where something else took the place of a tensor, module or another object: it may well never return."""
-        if self._is_for_once or edits.modules.latest() == self._edit:
-            return self._is_for_once
+        if self._is_for_once or self.names.are_gone():
+            return True
+        if edits.modules.latest() == self._edit:
+            return False
         return any(
-            not _is_plain(x) and not _same(_value(_own(m), name), x)
+            not is_plain(x) and not same(_value(_own(m), name), x)
             for m, _, read in self._read
             for name, x in read
         )
@@ -187,34 +206,11 @@ def _value(own: dict[str, Any], name: str) -> Any:
     """An attribute in the form that is compared."""
     if name == _NAMES:
         return tuple(own)
-    x = own.get(name, _MISSING)
-    is_table = _module_class is not None and name in _module_class.tables and x is not _MISSING
+    x = own.get(name, MISSING)
+    is_table = _module_class is not None and name in _module_class.tables and x is not MISSING
     return tuple(x.items()) if is_table else x
 
 
 def _hooks_of_all() -> list[Any]:
     """The hooks that are called around every module."""
     return [] if _module_class is None else [tuple(table.items()) for table in _module_class.everywhere]
-
-
-def _is_counter(before: Any, after: Any) -> bool:
-    """True for a number that became another one."""
-    return type(before) in (int, float) and type(after) in (int, float) and not _same(before, after)
-
-
-def _is_plain(x: Any) -> bool:
-    """True for what is compared by value, and what is not there: it may be so again."""
-    if isinstance(x, tuple):
-        return all(map(_is_plain, cast("tuple[Any, ...]", x)))
-    return x is _MISSING or isinstance(x, _PLAIN)
-
-
-def _same(a: Any, b: Any) -> bool:
-    if a is b:
-        return True
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, tuple):
-        pairs = cast("tuple[Any, ...]", a), cast("tuple[Any, ...]", b)
-        return len(pairs[0]) == len(pairs[1]) and all(map(_same, *pairs))
-    return isinstance(a, _PLAIN) and repr(a) == repr(b)  # by text: NaN is itself, and 0.0 is not -0.0

@@ -24,6 +24,14 @@ def watch(t: Tensor) -> None:
         HOOKS[t.value] = hooks
 
 
+def hooks_of(t: Tensor) -> tuple[int, ...]:
+    """The numbers of the hooks on the gradients of a leaf; no two hooks have the same."""
+    own = t.__dict__
+    if "_hooks" not in own and "_post_hooks" not in own:
+        return ()
+    return (*own.get("_hooks", ()), *own.get("_post_hooks", ()))
+
+
 def living() -> list[Tensor]:
     """The tensors whose `.grad` backward() fills."""
     found = [entry() for entry in list(tensors.values())]
