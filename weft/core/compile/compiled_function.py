@@ -18,8 +18,9 @@ from weft.core.args.modes import numerics
 from weft.core.args.structure import Key, Same, flatten, is_named_tuple, tensors_in
 from weft.core.compile.aliases import disambiguate_captures
 from weft.core.compile.direct_call import DirectCall
+from weft.core.compile.make_replay import make_replay
 from weft.core.compile.recording import Left, Recording
-from weft.core.compile.replay import Replay, make_replay
+from weft.core.compile.replay import Replay
 from weft.core.execute import run, tracing
 from weft.errors import ArgumentError
 from weft.ir.forks import forkable
