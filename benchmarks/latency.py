@@ -70,8 +70,8 @@ def _case(
 
 def _data(T: Any, *shape: int) -> Any:
     """Elements in memory, which no rule knows."""
-    count = math.prod(shape)
-    return T.tensor([0.01 * k for k in range(count)]).reshape(shape).clone()
+    values = T.tensor([0.01 * k for k in range(math.prod(shape))])
+    return _compute(T)(values.reshape(shape).clone())
 
 
 def _compute(T: Any) -> Callable[[Any], Any]:

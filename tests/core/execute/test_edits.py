@@ -191,6 +191,7 @@ def assignments(path: Path) -> Iterator[tuple[str, str]]:
 MADE = {
     "wrap", "wrap_constant", "wrap_untracked", "standing_for", "result", "__deepcopy__", "_make_subclass", "_unpickle",
     "of_class", "same_as", "_fresh_holders", "_fresh_untaken",
+    "_fresh",
 }  # fmt: skip
 """Functions in which the tensor is new."""
 

@@ -13,7 +13,7 @@ from weft.autograd.value import Value
 from weft.core.args.handle import standing_for
 from weft.core.compile.instantiate import instantiate
 from weft.core.compile.recording import Recording
-from weft.core.compile.replay import Replay, set_grad, target
+from weft.core.compile.replay import Given, Replay, set_grad, target
 from weft.core.execute import run
 from weft.core.execute.changes import restored_on_error
 from weft.core.execute.ownership import (
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class LazyReplay(Replay):
     """A recording whose results are computed lazily, for the reasons that `make_replay` states."""
 
-    def __init__(self, r: Recording, classes: Sequence[type] | None, realize: bool) -> None:
-        super().__init__(r, classes)
+    def __init__(self, r: Recording, given: Given, realize: bool) -> None:
+        super().__init__(r, given)
         self._realize = realize
 
     def run(self, objects: list[Any]) -> Any:

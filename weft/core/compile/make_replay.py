@@ -16,7 +16,7 @@ from weft.core.compile.parts_replay import PartsReplay
 from weft.core.compile.plan_replay import PlanReplay
 from weft.core.compile.recorded_plans import learn, needs_pieces, wanted_nodes
 from weft.core.compile.recording import Left, record
-from weft.core.compile.replay import Replay
+from weft.core.compile.replay import Given, Replay
 from weft.core.execute import plans, run
 from weft.ir.graph import toposort
 from weft.ir.ops import Op
@@ -47,7 +47,7 @@ def make_replay(
     positional = (
         not kwargs and len(args) == len(tensors) and all(a is t for a, t in zip(args, tensors, strict=True))
     )
-    classes = [t.__class__ for t in tensors] if positional else None
+    given = Given(tuple([t.__class__ for t in tensors]), positional)
     placeholders = {v.node for v in r.placeholders.values()}
     wanted = wanted_nodes(r)
     needs_tape = any(
@@ -66,18 +66,18 @@ def make_replay(
     if lazy or pieces or many:
         kept = not (lazy or pieces)
         if kept and on_mesh and MeshReplay.serves(r, list(wanted)):
-            replay = MeshReplay(r, classes, list(wanted))
+            replay = MeshReplay(r, given, list(wanted))
         elif kept and not on_mesh and (parts := plans.over_devices(list(wanted))) is not None:
-            replay = PartsReplay(r, classes, list(wanted), *parts)
+            replay = PartsReplay(r, given, list(wanted), *parts)
         else:
-            replay = LazyReplay(r, classes, realize=not lazy)
+            replay = LazyReplay(r, given, realize=not lazy)
     else:
         device = plans.open_device(devices.pop() if devices else default_device())
         if dynamic is not False and not settings.deterministic():
             other = second_recording(fn, args, kwargs, tensors, everything=dynamic is True)
             if other is not None:
                 learn(other, device)
-        replay = PlanReplay(r, classes, device, list(wanted), dynamic is not False)
+        replay = PlanReplay(r, given, device, list(wanted), dynamic is not False)
     replay.arguments = {k: Argument(t) for k, t in enumerate(tensors)}
     replay.bind({k: replay.arguments[k] for k in shared})
     return replay

@@ -12,6 +12,7 @@ from weft.core.compile.instantiate import instantiate
 from weft.core.compile.lazy_replay import LazyReplay
 from weft.core.compile.parts_replay import Inputs, PartsReplay
 from weft.core.compile.recording import Recording
+from weft.core.compile.replay import Given
 from weft.core.execute import meshes, plans
 from weft.ir import graph
 from weft.ir.graph import Node
@@ -43,8 +44,8 @@ class _Laid:
 class MeshReplay(PartsReplay):
     """A recording on meshes: a plan of parts for each of the last ways in which the tensors that it uses lay."""
 
-    def __init__(self, r: Recording, classes: Sequence[type] | None, nodes: Sequence[Node]) -> None:
-        LazyReplay.__init__(self, r, classes, realize=True)
+    def __init__(self, r: Recording, given: Given, nodes: Sequence[Node]) -> None:
+        LazyReplay.__init__(self, r, given, realize=True)
         self._number_values(nodes)
         self._known: list[_Laid] = []
 

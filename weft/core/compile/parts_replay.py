@@ -14,6 +14,7 @@ from weft.autograd.value import Value
 from weft.core.args.handle import standing_for
 from weft.core.compile.lazy_replay import LazyReplay
 from weft.core.compile.recording import Recording
+from weft.core.compile.replay import Given
 from weft.core.execute import plans
 from weft.ir import graph
 from weft.ir.graph import Node
@@ -63,12 +64,12 @@ class PartsReplay(LazyReplay):
     def __init__(
         self,
         r: Recording,
-        classes: Sequence[type] | None,
+        given: Given,
         nodes: Sequence[Node],
         plan: PartsPlan,
         sig: Signature,
     ) -> None:
-        super().__init__(r, classes, realize=True)
+        super().__init__(r, given, realize=True)
         self._plan, self._inputs = plan, Inputs.of(r, sig)
         self._number_values(nodes)
 

@@ -16,7 +16,7 @@ import numpy as np
 from weft import settings
 from weft.autograd.value import Value
 from weft.core.args.handle import standing_for, wrap
-from weft.core.compile.direct_call import DirectCall, Expected, direct_call
+from weft.core.compile.direct_call import DirectCall, DirectSpec, Effects, Expected, Guards, direct_call
 from weft.core.compile.kept import KeptAt
 from weft.core.compile.recorded_plans import (
     fixed_memory,
@@ -26,7 +26,7 @@ from weft.core.compile.recorded_plans import (
     split_recorded,
 )
 from weft.core.compile.recording import Recording
-from weft.core.compile.replay import Replay, set_grad, target
+from weft.core.compile.replay import Given, Replay, set_grad, target
 from weft.core.execute import plans
 from weft.core.execute.ownership import (
     Taken,
@@ -60,12 +60,12 @@ class PlanReplay(Replay):
     def __init__(
         self,
         r: Recording,
-        classes: Sequence[type] | None,
+        given: Given,
         device: Device,
         nodes: Sequence[Node],
         dynamic: bool,
     ) -> None:
-        super().__init__(r, classes)
+        super().__init__(r, given)
         self._device, self._device_full_name, self._nodes = device, device.info.name, nodes
         found = split_recorded(r, device, nodes)
         self._kept = None if found is None else kept_values(r, device, found.kept, dynamic)
@@ -145,7 +145,7 @@ class PlanReplay(Replay):
         self._turns = 0
         heir = copy(self)
         heir.get_own_plan(keeps)
-        self._heir, self.direct = heir, heir.direct
+        self._heir, self.shortest = heir, heir.shortest
 
     def get_own_plan(self, keeps: bool = True) -> None:
         """Run a plan of its own from here on, which `keeps` values or not; nobody else has it yet."""
@@ -157,33 +157,76 @@ class PlanReplay(Replay):
 
     def bind(self, arguments: Mapping[int, ref[Any]]) -> None:
         super().bind(arguments)
-        self.direct = self._direct_call() if self._pure else None
+        self.shortest = self._direct_call()
 
     def _direct_call(self) -> DirectCall | None:
-        """The shortest way for a function of tensors, whose one result is computed and which does nothing else."""
-        if self._plan is None or self._classes is None or self._reads_grads or self._devices:
+        """The shortest way: for what is on one device, without random numbers, and gives no tensor's own value on."""
+        r, plan, n = self.recording, self._plan, self.recording.arguments
+        if plan is None or self._turns > 0 or self._devices or self._from_disk or r.draws:
             return None
-        expected = [Expected(*check) for check in self._checks]
+        effects = self._effects(plan)
+        if effects is None:
+            return None
         memories: list[Any] = self._template.copy()
         for i, k in self._from_tensor:
             memories[i] = k
         for i, k in self._from_kept:
             memories[i] = KeptAt(k)
-        if not expected or any(m is None for m in memories):
+        if any(m is None for m in memories):
             return None
+        of_captured = range(n, n + len(self._captured))
+        guards = Guards(self._records, self._casts, self._pinned, self._modules, r.had_grad, self._distinct)
         return direct_call(
-            self._plan,
-            self._classes,
-            self._captured,
-            self.bound,
-            expected,
-            memories,
-            self._kept,
-            self._modules,
-            self._records,
-            self._casts,
-            self._pinned,
+            DirectSpec(
+                plan,
+                self._given.classes,
+                self._captured,
+                r.grads_read,
+                self.bound,
+                [Expected(*c) for c in self._checks_of_others],
+                [Expected(*c) for c in self._checks if c[0] in of_captured],
+                memories,
+                self._kept,
+                guards,
+                effects,
+                self.seen,
+                self.objects,
+                self.spread,
+            )
         )
+
+    def _effects(self, plan: Plan) -> Effects | None:
+        """The results and changes by the plan's outputs; None where they are not one for one, in whole."""
+        r = self.recording
+        if self._regraded or any(leaf for same, _, leaf in self._results if same is None):
+            return None
+        first, used = len(self._passed) + len(self._fixed), [k for k, _, _ in self._in_place]
+
+        def output(value: int) -> int:
+            used.append(self._source[value] - first)
+            return used[-1]
+
+        results = [(same, -1 if same is not None else output(v)) for same, v, _ in self._results]
+        rebinds = [(b, output(b.value)) for b in self._rebinds]
+        grads = [(g, None if g.value is None else output(g.value)) for g in r.set_grads]
+        if min(used, default=0) < 0 or len(set(used)) < len(used):
+            return None
+        in_place = {k: t for k, _, t in self._in_place}
+        return Effects(results, r.build, in_place, self._counted, rebinds, grads, bool(r.looks), self._finish)
+
+    def _finish(self, objects: list[Any], memories: Sequence[Memory | None]) -> None:
+        """Have state stand for what a direct call computed, which was interrupted after that."""
+        plan = self._plan
+        assert plan is not None
+        stays, nodes = {k: t for k, _, t in self._in_place}, list[Node]()
+        for k, memory in enumerate(memories):
+            if memory is None:
+                nodes.append(objects[stays[k]].value.node)
+            else:
+                s = plan.storage(k, memory)
+                nodes.append(graph.buffer(s.shape, s.dtype, self._device_full_name, s))
+        env = [objects[k].value.node for k in self._passed]
+        self._committed(objects, [*env, *self._fixed, *nodes], stays, nodes)
 
     def run(self, objects: list[Any]) -> Any:
         if self._turns > 0:

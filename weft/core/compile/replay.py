@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -23,22 +24,39 @@ if TYPE_CHECKING:
     from weft.core.execute.explanation import Explanation, Profile
 
 
-class Replay:
-    """A recording that can be run again. `classes` are those of the arguments if all are positional tensors."""
+@dataclass(slots=True, eq=False)
+class Seen:
+    """The last edit when captured tensors were found to be as at the trace; then, whether others look at the elements
+    of those that a call writes."""
 
-    def __init__(self, r: Recording, classes: Sequence[type] | None) -> None:
-        self.recording = r
+    edit: int = -1
+    looked: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The classes of the tensors among the arguments; whether these are all arguments, by position."""
+
+    classes: tuple[type, ...]
+    positional: bool
+
+
+class Replay:
+    """A recording that can be run again."""
+
+    def __init__(self, r: Recording, given: Given) -> None:
+        self.recording, self._given = r, given
+        classes = given.classes if given.positional else None
         self.escapes = r.escapes
         # Where an argument is not used, nothing of it is checked but by the key.
-        self._classes = tuple(classes) if classes and all(k in r.specs for k in range(r.arguments)) else None
+        self._classes = classes if classes and all(k in r.specs for k in range(r.arguments)) else None
         if r.arguments == 0 and classes is not None:
             self._classes = ()
         self._checks = [(k, s.device, s.shape, s.dtype, s.needs_grad) for k, s in r.specs.items()]
         self._captured = r.captured
         of_captured = range(r.arguments, r.arguments + len(r.captured))
         self._checks_of_others = [c for c in self._checks if c[0] not in of_captured]
-        self._edit_of_captured = -1
-        """The last edit when captured tensors were found to be as at the trace."""
+        self.seen = Seen()
         for t in r.captured:
             edits.capture(t)
         self._reads_grads = bool(r.had_grad or r.grads_read)
@@ -57,8 +75,8 @@ class Replay:
         self.arguments: Mapping[int, ref[Any]] = {}
         """The arguments of the trace."""
         self.bound: Mapping[int, ref[Any]] = {}
-        self.direct: DirectCall | None = None
-        """The shortest way, where there is one; see direct_call.py."""
+        self.shortest: DirectCall | None = None
+        """The shortest way for the tensors of a call, where there is one; see direct_call.py."""
 
     def _number_values(self, nodes: Sequence[Node]) -> None:
         """Note where values come from: from what tensors stood for before the call, from fixed leaves, from what is
@@ -75,6 +93,11 @@ class Replay:
         self._results = [(s, k, leaves[k]) for k, s in zip(r.results, r.same, strict=True)]
         r.values = [Value(v.node, v.needs_grad) for v in r.values]
         r.differentiated = set()
+
+    @property
+    def direct(self) -> DirectCall | None:
+        """The shortest way for a call of positional tensors."""
+        return self.shortest if self._classes is not None else None
 
     def bind(self, arguments: Mapping[int, ref[Any]]) -> None:
         """Be for calls with just these tensors as the arguments of those numbers; see aliases.py."""
@@ -129,8 +152,12 @@ class Replay:
             for k in r.grads_read:
                 objects.append(objects[k].__dict__["_grad"])
         edit, checks = edits.tensors.latest(), self._checks
-        if edit == self._edit_of_captured:
+        if edit == self.seen.edit:
             checks = self._checks_of_others
+        else:
+            n = self.recording.arguments
+            mine = [self._captured[k - n] for k in self._written if n <= k < n + len(self._captured)]
+            self.seen.looked = any(t.look is not None for t in mine)
         for k, device, shape, dtype, needs_grad in checks:
             v = objects[k].value
             s = v.node.storage
@@ -144,7 +171,7 @@ class Replay:
                 return None
             if v.needs_grad is not needs_grad:
                 return None
-        self._edit_of_captured = edit
+        self.seen.edit = edit
         return objects
 
     def run(self, objects: list[Any]) -> Any:

@@ -76,7 +76,8 @@ class Modules:
         """The modules that the function makes."""
         self._hooks: list[Any] | None = None
         self._read: list[tuple[Any, type, list[tuple[str, Any]]]] = []
-        self._edit = -1
+        self.edit = -1
+        """The last edit of modules when all was found as it was."""
         self._is_for_once = False
         """True where the function changed what it read, so that the next call is another one."""
         self.modes: list[tuple[Any, bool]] = []
@@ -151,7 +152,7 @@ class Modules:
     def are_as_they_were(self) -> bool:
         """True where what was read is the same objects, or equal numbers and texts."""
         now = edits.modules.latest()
-        if now == self._edit:
+        if now == self.edit:
             return True
         if self._is_for_once:
             return False
@@ -164,12 +165,12 @@ class Modules:
             for name, x in read:
                 if own.get(name, _MISSING) is not x and not _same(_value(own, name), x):
                     return False
-        self._edit = now
+        self.edit = now
         return True
 
     def are_gone(self) -> bool:
         """True where something else took the place of a tensor, module or another object: it may well never return."""
-        if self._is_for_once or edits.modules.latest() == self._edit:
+        if self._is_for_once or edits.modules.latest() == self.edit:
             return self._is_for_once
         return any(
             not _is_plain(x) and not _same(_value(_own(m), name), x)
