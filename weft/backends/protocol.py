@@ -202,8 +202,8 @@ class Queue(Protocol):
 class Executable(Protocol):
     """Commands bound to compiled programs. Running looks nothing up and allocates nothing.
 
-    One that can be run with less ado may also have `direct`: None, or a function of just the memories, for a plan
-    without variables on queue 0; what it returns is whether it did run (if not, nothing has happened: `run` says why).
+    One that can be run with less ado may also have `direct` and `workspace`, for runs without variables on queue 0 that
+    one call starts and ends: see direct.py.
 
     A device that can capture a plan as one thing (a CUDA graph, a command buffer) does so here: `Device.link` has
     seen all of it, and the same memories often come again.

@@ -82,7 +82,7 @@ class Shared:
 
 _NO_PLACES: Mapping[int, Memory] = {}
 
-_Size: TypeAlias = "tuple[int, DType, tuple[int, ...], int | None]"
+Size: TypeAlias = "tuple[int, DType, tuple[int, ...], int | None]"
 """Bytes, dtype and shape of a result, and the leaf whose memory it takes."""
 
 
@@ -116,7 +116,7 @@ class Plan:
     within: Within | None = None
     updating: threading.RLock = field(init=False, default_factory=threading.RLock)
     """Held by a run that updates memory in place and has to tell how far it got: runs are counted by the executable."""
-    _fixed: tuple[_Size, ...] | None = field(init=False)
+    sizes: tuple[Size, ...] | None = field(init=False)
     """Bytes, dtype, shape and memory of each result; None where runtime variables have a say."""
 
     def __post_init__(self) -> None:
@@ -126,7 +126,7 @@ class Plan:
             if varies
             else tuple([(_nbytes(o.dtype, o.shape), o.dtype, o.shape, o.replaces) for o in self.outputs])
         )
-        object.__setattr__(self, "_fixed", fixed)
+        object.__setattr__(self, "sizes", fixed)
 
     def bound(
         self,
@@ -183,7 +183,7 @@ class Plan:
 
     def storage(self, k: int, memory: Memory) -> Storage:
         """Result number `k`, which is in that memory, of a plan without runtime variables."""
-        _, dtype, shape, _ = (self._fixed or self._sizes(()))[k]
+        _, dtype, shape, _ = (self.sizes or self._sizes(()))[k]
         return Storage(self.device, memory, dtype, shape)
 
     def start(self, memories: Sequence[Memory], values: Sequence[int] = ()) -> None:
@@ -202,7 +202,7 @@ class Plan:
 
     def result_bytes(self) -> int:
         """The bytes of the results, where no runtime variable has a say."""
-        return sum(nbytes for nbytes, _, _, replaces in self._fixed or () if replaces is None)
+        return sum(nbytes for nbytes, _, _, replaces in self.sizes or () if replaces is None)
 
     def profile(
         self, inputs: Sequence[Memory], values: Sequence[int] = ()
@@ -219,7 +219,7 @@ class Plan:
         memories = list(inputs) if feed is None else [inputs[m] if isinstance(m, int) else m for m in feed]
         results: list[Storage] = []
         # as `external` does, in one loop: every call of a plan goes through it
-        for nbytes, dtype, shape, replaces in self._fixed or self._sizes(values):
+        for nbytes, dtype, shape, replaces in self.sizes or self._sizes(values):
             memory = device.allocate(nbytes) if replaces is None else inputs[replaces]
             memories.append(memory)
             results.append(Storage(device, memory, dtype, shape))
@@ -231,12 +231,12 @@ class Plan:
         """All external memories of the plan, the last ones being those of the results: new ones, that of the input
         which one replaces, or their `places`. MemoryPlanError when there is none."""
         try:
-            return self._external(inputs, self._fixed or self._sizes(values), places)
+            return self._external(inputs, self.sizes or self._sizes(values), places)
         except MemoryError as error:
             raise MemoryPlanError(self._refusal(error)) from error
 
     def _external(
-        self, inputs: Sequence[Memory], sizes: Sequence[_Size], places: Mapping[int, Memory]
+        self, inputs: Sequence[Memory], sizes: Sequence[Size], places: Mapping[int, Memory]
     ) -> list[Memory]:
         feed, device = self.feed, self.device
         memories = list(inputs) if feed is None else [inputs[m] if isinstance(m, int) else m for m in feed]
@@ -247,7 +247,7 @@ class Plan:
                 memories.append(device.allocate(nbytes) if replaces is None else inputs[replaces])
         return memories
 
-    def _sizes(self, values: Sequence[int]) -> list[_Size]:
+    def _sizes(self, values: Sequence[int]) -> list[Size]:
         """Bytes, dtype, shape and memory of each result, for these values of the runtime variables."""
         env = {v.name: x for v, x in zip(self.variables, values, strict=True)}
         shapes = [(o, tuple([int(evaluate(n, env)) for n in o.shape])) for o in self.outputs]

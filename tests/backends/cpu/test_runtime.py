@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from weft.backends.cpu.llvm import Loaded, compile_ir, load_object
 from weft.backends.cpu.machine import host
 from weft.backends.cpu.runner import Instruction, NativePlan
 from weft.backends.cpu.runtime import Runtime, load_runtime
+from weft.backends.direct import Access, Source
 
 KERNELS = """
 declare void @weft_parallel(ptr, ptr, i64, i64)
@@ -317,21 +319,25 @@ class Bytes:
         self.array, self.address = array, array.ctypes.data
 
 
+MEMORIES = (Source(Access.MEMORY, index=0), Source(Access.MEMORY, index=1))
+
+
 def test_direct_calls_run_or_say_that_they_did_not(runtime: Runtime) -> None:
     source, target = Bytes(np.arange(8, dtype=np.uint8)), Bytes(np.zeros(8, np.uint8))
     plan = runtime.plan([runtime.runner.copy_instruction(1, 0, 8)], externals=2)
-    direct = plan.direct
+    found = plan.direct(MEMORIES, 2)
     if sys.implementation.name != "cpython":
-        assert direct is None
+        assert found is None
         return
-    assert direct is not None
+    assert found is not None
+    direct = found.run
     before = [sys.getrefcount(x) for x in (source, source.address, True, False)]
     for wrong in ((), (source,), (source, target, target), (source, 7), (source, None)):
         assert direct(*wrong) is False
-    assert not target.array.any()
+    assert not target.array.any() and found.runs[0] == 0
     for _ in range(100):
         assert direct(source, target) is True
-    assert (target.array == source.array).all()
+    assert (target.array == source.array).all() and found.runs[0] == 100
     after = [sys.getrefcount(x) for x in (source, source.address, True, False)]
     assert all(abs(x - y) < 50 for x, y in zip(before, after, strict=True))
     with pytest.raises(TypeError):
@@ -339,8 +345,35 @@ def test_direct_calls_run_or_say_that_they_did_not(runtime: Runtime) -> None:
     del plan  # the function keeps what it runs
     target.array[:] = 0
     assert direct(source, target) and (target.array == source.array).all()
-    pointers = runtime.plan([runtime.runner.copy_instruction(1, 0, 8)], [target.address], externals=1)
-    assert pointers.direct is None
+
+
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="no direct calls")
+def test_direct_calls_know_fixed_pointers_and_memories(runtime: Runtime) -> None:
+    source, target, other = (Bytes(np.full(8, k, np.uint8)) for k in range(3))
+    plan = runtime.plan([runtime.runner.copy_instruction(1, 0, 8)], [target.address], externals=1)
+    found = plan.direct([Source(Access.MEMORY, source)], 0, holds=True)
+    assert found is not None and found.run() and not target.array.any()
+    plan.set_pointers(1, [other.address])  # read at each run
+    assert found.run() and not other.array.any()
+    with pytest.raises(ValueError, match="takes 1 memories, not 2"):
+        plan.direct(MEMORIES, 2)
+    assert runtime.plan([], externals=1, variables=1).direct(MEMORIES[:1], 1) is None
+
+
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="no direct calls")
+def test_direct_calls_compare_stamps(runtime: Runtime) -> None:
+    source, target = Bytes(np.ones(8, np.uint8)), Bytes(np.zeros(8, np.uint8))
+    plan, stamps = runtime.plan([runtime.runner.copy_instruction(1, 0, 8)], externals=2), [5]
+
+    def stamp() -> int:
+        return stamps[0] if stamps else int("none")
+
+    found = plan.direct([replace(s, index=1 + s.index) for s in MEMORIES], 3, stamp=stamp)
+    assert found is not None
+    assert not found.run(4, source, target) and not found.run("5", source, target)
+    assert not target.array.any() and found.run(5, source, target) and target.array.all()
+    stamps.clear()
+    assert not found.run(5, source, target)
 
 
 def test_an_empty_plan_runs(runtime: Runtime) -> None:
@@ -381,17 +414,19 @@ def test_a_forked_child_gets_workers_of_its_own() -> None:
         run_python("""
         import ctypes, os, threading
         from weft.backends.cpu.runtime import open_runtime
+        from weft.backends.direct import Access, Source
         runtime = open_runtime(threads=3)
         source, target = ctypes.create_string_buffer(b"x" * (4 << 20)), ctypes.create_string_buffer(4 << 20)
         plan = runtime.plan([runtime.runner.copy_instruction(1, 0, 4 << 20)], externals=2)
         both = (ctypes.addressof(source), ctypes.addressof(target))
         memories = [runtime.allocator.allocate(4 << 20) for _ in both]
         plan.run(both)
+        direct = plan.direct([Source(Access.MEMORY, index=k) for k in (0, 1)], 2)
         child = os.fork()
         if child == 0:
-            assert plan.direct is None or not plan.direct(*memories)  # not before there are workers
+            assert direct is None or not direct.run(*memories)  # not before there are workers
             plan.run(both)
-            assert plan.direct is None or plan.direct(*memories)
+            assert direct is None or direct.run(*memories)
             workers = [t for t in threading.enumerate() if t.name.startswith("weft-")]
             runtime.allocator.allocate(100)
             os._exit(0 if len(workers) == 2 and target.raw[-2:] == b"xx" else 1)

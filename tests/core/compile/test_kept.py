@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import weft
 from weft import Tensor, nn
 from weft.core.compile.kept import MAX_UNUSED, Kept, Part
-from weft.core.compile.replay import PlanReplay
+from weft.core.compile.plan_replay import PlanReplay
 from weft.errors import MemoryPlanError
 
 N = 6

@@ -13,7 +13,7 @@ import pytest
 import weft
 from weft import nn
 from weft.core.args.handle import wrap
-from weft.core.compile import replay
+from weft.core.compile import plan_replay, replay
 from weft.core.execute import edits
 from weft.core.execute.changes import restored_on_error
 
@@ -118,6 +118,7 @@ def test_state_dicts_and_modes_are_seen() -> None:
 
 @pytest.mark.parametrize("count", [5, 12])
 def test_steps_that_write_in_place_are_no_edits(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_replay, "sole_thread", lambda: True)
     monkeypatch.setattr(replay, "sole_thread", lambda: True)
     state = [weft.zeros(8).realize() for _ in range(count)]
 
@@ -142,6 +143,7 @@ def test_steps_that_write_in_place_are_no_edits(count: int, monkeypatch: pytest.
 
 
 def test_views_of_state_are_swept_and_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_replay, "sole_thread", lambda: True)
     monkeypatch.setattr(replay, "sole_thread", lambda: True)  # no other one knows of these
     state = weft.zeros(2, 3).realize()
 
@@ -189,6 +191,7 @@ def assignments(path: Path) -> Iterator[tuple[str, str]]:
 MADE = {
     "wrap", "wrap_constant", "wrap_untracked", "standing_for", "result", "__deepcopy__", "_make_subclass", "_unpickle",
     "of_class", "same_as", "_fresh_holders", "_fresh_untaken",
+    "_fresh",
 }  # fmt: skip
 """Functions in which the tensor is new."""
 

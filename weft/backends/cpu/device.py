@@ -19,6 +19,7 @@ from weft import disk_cache, settings
 from weft.backends import costs
 from weft.backends.boxes import BoxCopy, runs
 from weft.backends.costs import CostModel
+from weft.backends.direct import Access, DirectRun, Route, Source, Workspace
 from weft.backends.protocol import (
     HOST_PROCESSOR,
     Bounds,
@@ -74,7 +75,7 @@ _address: Callable[[Any], int] = attrgetter("address")
 class CpuExecutable:
     """A native plan on the device's workspace."""
 
-    __slots__ = ("_bound", "_commands", "_device", "_native", "direct")
+    __slots__ = ("_bound", "_commands", "_device", "_native", "_on_memories")
 
     def __init__(self, device: CpuDevice, codes: Sequence[CpuCode], commands: Commands) -> None:
         self._device, self._commands = device, commands
@@ -96,7 +97,25 @@ class CpuExecutable:
             variables=commands.variables,
             keep=tuple(codes),
         )
-        self.direct = self._native.direct
+
+        given = [Source(Access.MEMORY, index=k) for k in range(commands.externals)]
+        self._on_memories = None if commands.offsets else self._native.direct(given, len(given))
+        """A run without more than memories, which need no table that others have."""
+
+    def direct(
+        self,
+        sources: Sequence[Source],
+        arguments: int,
+        holds: bool = False,
+        stamp: Callable[[], int] | None = None,
+        route: Route | None = None,
+    ) -> DirectRun | None:
+        return self._native.direct(sources, arguments, holds, stamp, route)
+
+    @property
+    def workspace(self) -> Workspace | None:
+        """What a direct run needs beside memories: None where it needs no more."""
+        return Workspace(self._device.lock, self._prepare) if self._commands.offsets else None
 
     def _prepare(self) -> None:
         commands = self._commands
@@ -108,15 +127,19 @@ class CpuExecutable:
 
     @property
     def started(self) -> int:
-        return self._native.record[4]
+        return self.finished
 
     @property
     def finished(self) -> int:
-        return self._native.record[4]
+        direct = self._on_memories
+        return self._native.record[4] + (0 if direct is None else direct.runs[0])
 
     def run(self, memories: Sequence[Any], variables: Sequence[int] = (), queue: int = 0) -> None:
         if queue:
             only_queue(queue, "cpu:0")
+        direct = self._on_memories
+        if direct is not None and not variables and direct.run(*memories):
+            return
         try:
             if self._commands.offsets:
                 with self._device.lock:

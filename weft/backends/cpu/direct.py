@@ -1,26 +1,27 @@
 """Native code that Python calls as it calls its own built-in functions: without ctypes' conversion of arguments.
 
 `weft_direct` (see native.py) has the signature of a METH_FASTCALL function, so CPython can make a built-in function of
-its address. It uses functions of the stable ABI only; other Pythons do without. One call of a plan takes 0.2 us this
-way, and 0.7 through ctypes.
+its address. It uses functions of the stable ABI, and slots where `backends/direct.py` found them; other Pythons do
+without. One call of a plan takes 0.2 us this way, and 0.7 through ctypes.
 """
 # Tests: tests/core/execute/test_threads.py
 
 from __future__ import annotations
 
 import ctypes
-import struct
 import sys
-from collections.abc import Callable
-from typing import Any
+from array import array
+from collections.abc import Callable, Sequence
+
+from weft.backends.direct import DirectRun, Route, Source
 
 AVAILABLE = sys.implementation.name == "cpython"
 """True where this Python has the C functions that are needed."""
 
 NAMES = (
     "PyTuple_GetItem",
-    "PyBytes_AsString",
     "PyObject_GetAttr",
+    "PyObject_CallObject",
     "PyLong_AsVoidPtr",
     "PyErr_Clear",
     "Py_IncRef",
@@ -59,8 +60,42 @@ class DirectCalls:
             ("PyCFunction_NewEx", ctypes.pythonapi)
         )
 
-    def function(self, instructions: int, count: int, memories: int, keep: Any) -> Callable[..., bool]:
-        """A function of so many memories, each with an `address`, that runs the `count` instructions at that address.
-        It keeps `keep` alive. True when it did run; False, and nothing has happened, where it cannot."""
-        record = struct.pack("=6q", instructions, count, memories, id(_ADDRESS), id(True), id(False))
-        return self._make(ctypes.addressof(self._definition), (record, self, keep), None)
+    def function(
+        self,
+        instructions: tuple[int, int],
+        sources: Sequence[Source],
+        arguments: int,
+        tail: tuple[int, int] = (0, 0),
+        holds: bool = False,
+        stamp: Callable[[], int] | None = None,
+        route: Route | None = None,
+        keep: object = None,
+    ) -> DirectRun:
+        """A function that runs instructions, given by address and count, on the memories that the sources come to, and
+        after those on the pointers of the `tail`, which are read at each run.
+
+        `holds`: it holds the interpreter's lock meanwhile. `stamp`: the first argument is what this gave when the rest
+        was looked at; it is asked again. It keeps `keep` alive.
+        """
+        rows = array("q")
+        for s in sources:
+            rows.extend((0 if s.object is None else id(s.object), s.index, int(s.access), s.named))
+        ways = array("q")
+        if route is not None:
+            ways.extend((*route.offsets, *map(id, route.classes), *route.weak, route.held))
+        record = array("q", instructions)
+        record.extend((arguments, len(sources), _at(rows), *tail, id(_ADDRESS), id(True), id(False)))
+        record.extend(
+            (int(holds), 0, 0 if stamp is None else id(stamp), _at(ways) if route is not None else 0)
+        )
+        owned = (_at(record), record, rows, ways, route, stamp, tuple(s.object for s in sources), self, keep)
+        made = self._make(ctypes.addressof(self._definition), owned, None)
+        return DirectRun(made, memoryview(record)[_RUNS : _RUNS + 1])
+
+
+_RUNS = 11
+"""The place of the number of runs in the record."""
+
+
+def _at(data: array[int]) -> int:
+    return data.buffer_info()[0]

@@ -15,6 +15,7 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from weft.backends.direct import DirectRun, Route, Source
 from weft.ir.forks import forkable
 
 from .direct import DirectCalls
@@ -23,7 +24,7 @@ from .pool import Pool
 _WORD = 8
 _INT32_MASK = 0xFFFFFFFF
 
-_DIRECT_LIMIT = 256
+_DIRECT_LIMIT = 2048
 """Memories of a direct call at most: their addresses are on the stack."""
 
 # Called without argument types: a ctypes object passed as such is the cheapest argument there is.
@@ -70,6 +71,7 @@ class NativePlan:
     """
 
     __slots__ = (
+        "_direct",
         "_instructions",
         "_keep",
         "_lock",
@@ -80,8 +82,9 @@ class NativePlan:
         "_run",
         "_run_timed",
         "_slots",
+        "_tail",
         "count",
-        "direct",
+        "externals",
         "record",
         "variables",
     )
@@ -117,12 +120,28 @@ class NativePlan:
         self._record_address = ctypes.c_void_p(self.record.buffer_info()[0])
         self._run = _RUN_PLAN(functions.run_plan)
         self._run_timed = _RUN_TIMED(functions.run_timed)
-        self.direct: Callable[..., bool] | None = None
-        """The run as `direct(*memories)`, where it takes nothing but memories; see direct.py."""
-        if direct is not None and not variables and not pointers and externals <= _DIRECT_LIMIT:
-            at = self._instructions.buffer_info()[0]
-            owned = (keep, self._slots, self._instructions)
-            self.direct = direct.function(at, self.count, externals, owned)
+        self._direct = direct
+        self._tail = (base + (variables + externals) * _WORD, len(pointers))
+        self.externals = externals
+
+    def direct(
+        self,
+        sources: Sequence[Source],
+        arguments: int,
+        holds: bool = False,
+        stamp: Callable[[], int] | None = None,
+        route: Route | None = None,
+    ) -> DirectRun | None:
+        """The run as a function of so many arguments, one source for each external memory; see direct.py. None where
+        it takes variables, or too many memories. Runs with fixed pointers are not to be made two at a time."""
+        table = self.externals + self._tail[1]
+        if self._direct is None or self.variables or table > _DIRECT_LIMIT:
+            return None
+        if len(sources) != self.externals:
+            raise ValueError(f"the plan takes {self.externals} memories, not {len(sources)}")
+        instructions = self._instructions.buffer_info()[0], self.count
+        keep = (self._keep, self._slots, self._instructions, self._memory)
+        return self._direct.function(instructions, sources, arguments, self._tail, holds, stamp, route, keep)
 
     def _encode(self, instructions: Sequence[Instruction]) -> list[int]:
         words: list[int] = []

@@ -17,9 +17,10 @@ from weft.core.args.handle import Handle
 from weft.core.args.modes import numerics
 from weft.core.args.structure import Key, Same, flatten, is_named_tuple, tensors_in
 from weft.core.compile.aliases import disambiguate_captures
-from weft.core.compile.direct_call import DirectCall
+from weft.core.compile.direct_call import MISS, DirectCall
+from weft.core.compile.make_replay import make_replay
 from weft.core.compile.recording import Left, Recording
-from weft.core.compile.replay import Replay, make_replay
+from weft.core.compile.replay import Replay
 from weft.core.execute import run, tracing
 from weft.core.execute.watched import hooks_of
 from weft.errors import ArgumentError
@@ -95,7 +96,7 @@ class CompiledFunction(Generic[P, R]):
         direct = self._direct
         if direct is not None and not kwargs:
             result = direct(args)
-            if result is not None:
+            if result is not MISS:
                 return result
         replay = self._recent
         if replay is not None and not kwargs and replay.accepts(args):
@@ -133,6 +134,14 @@ class CompiledFunction(Generic[P, R]):
         if key is None:
             fn = self.fn
             return fn(*args, **kwargs)
+        with self._lock:
+            replays = self._replays.get(key)
+            shortest = replays[0].shortest if replays else None
+            if replays and shortest is not None:
+                self._replays.move_to_end(key)
+                self._remember(replays[0], tensors)
+        if shortest is not None and (result := shortest(tensors)) is not MISS:
+            return result
         with self._lock:
             found = self._matching(key, tensors)
             if found is None:

@@ -200,9 +200,9 @@ def _look_again(t: Any, before: Any) -> None:
     """`t` looks at elements as before. Where nobody shared them then, and somebody does now, they stay shared."""
     now = t.look
     if before is not None or now is None:
-        t.look = before
+        edits.share(t, before)
     elif now.steps:  # its shape was changed in place, or it took another's elements
-        t.look = type(now)(now.shared, ()) if now.shared.members[0]() is t else None
+        edits.share(t, type(now)(now.shared, ()) if now.shared.members[0]() is t else None)
 
 
 # ------------------------------------------------------------------------------------- a computation failed

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from weft.autograd.value import Value
+    from weft.core.views.views import ViewOf
 
 
 class Edits:
@@ -33,7 +34,8 @@ modules = Edits()
 """Attributes, members and hooks of any module were set or taken off."""
 
 tensors = Edits()
-"""A tensor that was marked as captured stands for another value. Steps that write over its elements do not count."""
+"""A tensor that was marked as captured stands for another value, or begins to share its elements. Steps that write over
+these do not count."""
 
 CAPTURED = "_captured"
 """The attribute by which a tensor is marked."""
@@ -48,6 +50,15 @@ def stand_for(t: Any, value: Value) -> None:
     """Have `t` stand for another value: noted even where an interrupt comes in between."""
     try:
         t.value = value
+    finally:
+        if CAPTURED in t.__dict__:
+            tensors.note()
+
+
+def share(t: Any, look: ViewOf | None) -> None:
+    """Have `t` share elements as `look` says."""
+    try:
+        t.look = look
     finally:
         if CAPTURED in t.__dict__:
             tensors.note()

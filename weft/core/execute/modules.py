@@ -77,9 +77,11 @@ class Modules:
         self.names = Names(None if _module_class is None else _module_class.cls)
         self._hooks: list[Any] | None = None
         self._read: list[tuple[Any, type, list[tuple[str, Any]]]] = []
-        self._looks_at_names = False
+        self.looks_at_names = False
+        """True where names are to be compared at each call, as nothing tells of their edits."""
         self._gradient_hooks: list[tuple[Any, tuple[int, ...]]] = []
-        self._edit = -1
+        self.edit = -1
+        """The last edit of modules when all was found as it was."""
         self._is_for_once = False
         """True where the function changed what it read, so that the next call is another one."""
         self.modes: list[tuple[Any, bool]] = []
@@ -152,21 +154,21 @@ class Modules:
         self._made.clear()
         self.names.end()
         self._is_for_once |= self.names.is_for_once
-        self._looks_at_names = not self.names.are_none
+        self.looks_at_names = not self.names.are_none
 
     # later ----------------------------------------------------------------------------------------------------------
 
     @property
     def are_none(self) -> bool:
         """True where the function read nothing of modules, and of what names stand for."""
-        return not (self._read or self._is_for_once or self._gradient_hooks or self._looks_at_names)
+        return not (self._read or self._is_for_once or self._gradient_hooks or self.looks_at_names)
 
     def are_as_they_were(self) -> bool:
         """True where what was read is the same objects, or equal numbers and texts."""
-        if self._looks_at_names and not self.names.are_as_they_were():
+        if self.looks_at_names and not self.names.are_as_they_were():
             return False
         now = edits.modules.latest()
-        if now == self._edit:
+        if now == self.edit:
             return True
         if self._is_for_once:
             return False
@@ -181,14 +183,14 @@ class Modules:
             for name, x in read:
                 if own.get(name, MISSING) is not x and not same(_value(own, name), x):
                     return False
-        self._edit = now
+        self.edit = now
         return True
 
     def are_gone(self) -> bool:
         """True where something else took the place of a tensor, module or another object: it may well never return."""
         if self._is_for_once or self.names.are_gone():
             return True
-        if edits.modules.latest() == self._edit:
+        if edits.modules.latest() == self.edit:
             return False
         return any(
             not is_plain(x) and not same(_value(_own(m), name), x)

@@ -78,14 +78,16 @@ def to_be_written(t: Any) -> None:
         known_ranges.pop(node, None)
 
 
-_steps = forkable(threading.Condition())
-"""Guards what steps of compiled functions have taken, below."""
+step_lock = threading.RLock()
+_steps = forkable(threading.Condition(step_lock))
+"""Guards what steps of compiled functions have taken, below. Held by a step that takes nothing, from its first look at
+state to its end: a short one, or one beside which no other thread runs."""
 
-_busy: set[int] = set()
+busy: set[int] = set()
 """The tensors, by identity, that some step is going to rebind: it goes from their old values to its end alone."""
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_busy.clear)  # whose threads are not there
+    os.register_at_fork(after_in_child=busy.clear)  # whose threads are not there
 
 
 class exclusive:  # noqa: N801  (a context, read as a word)
@@ -99,15 +101,15 @@ class exclusive:  # noqa: N801  (a context, read as a word)
 
     def __enter__(self) -> None:
         with _steps:
-            while not _busy.isdisjoint(self._mine):
+            while not busy.isdisjoint(self._mine):
                 _steps.wait()
             self._held = True
-            _busy.update(self._mine)
+            busy.update(self._mine)
 
     def __exit__(self, *error: object) -> None:
         if self._held:
             with _steps:
-                _busy.difference_update(self._mine)
+                busy.difference_update(self._mine)
                 self._held = False
                 _steps.notify_all()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
-from weft.core.execute import run
+from weft.core.execute import edits, run
 from weft.core.views.strides import offset_of
 from weft.core.views.views import Elements, ViewOf
 from weft.ir.dtypes import DType
@@ -30,10 +30,12 @@ _ends = [_FIRST]
 
 
 def _shared(t: Tensor) -> Elements:
-    if t.look is None:
+    look = t.look
+    if look is None:
         node = t.value.node
-        t.look = ViewOf(Elements(node.shape, node.dtype, node.device, [ref(t)]), ())
-    return t.look.shared
+        look = ViewOf(Elements(node.shape, node.dtype, node.device, [ref(t)]), ())
+        edits.share(t, look)
+    return look.shared
 
 
 def _nbytes(shared: Elements) -> int:

@@ -25,7 +25,7 @@ from weft.autograd.context import grad_enabled
 from weft.autograd.value import Value, apply
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import Handle, own, wrap, writing
-from weft.core.execute import files
+from weft.core.execute import edits, files
 from weft.core.execute.changes import restored_on_error
 from weft.core.layout.indexing import getitem, is_number
 from weft.core.views import strides
@@ -158,7 +158,7 @@ def make_view(source: Tensor, out: Tensor, step: ViewStep, may_copy: bool = Fals
     if look is None:
         v = source.value
         look = ViewOf(Elements(v.node.shape, v.node.dtype, v.node.device, [ref(source)]), ())
-        source.look = look
+        edits.share(source, look)
     elif may_copy and look.steps and _is_copied(look, step, out.value.node.shape):
         return
     out.look = ViewOf(look.shared, (*look.steps, step))
@@ -226,7 +226,7 @@ def move(t: Tensor, step: ViewStep, before: Value) -> None:
     look = t.look
     if look is None:
         look = ViewOf(Elements(before.node.shape, before.node.dtype, before.node.device, [ref(t)]), ())
-    t.look = ViewOf(look.shared, (*look.steps, step))
+    edits.share(t, ViewOf(look.shared, (*look.steps, step)))
 
 
 def is_self_assignment(t: Tensor, key: Any, value: Any) -> bool:
