@@ -29,7 +29,9 @@ def shifted(s: weft.Tensor, by: weft.Tensor) -> list[weft.Tensor]:
     return [(s - by).exp() @ f32(6, 5)]
 
 
-def with_rows(rows: Callable[[weft.Tensor, weft.Tensor], Sequence[weft.Tensor]], first: bool = False) -> Graph:
+def with_rows(
+    rows: Callable[[weft.Tensor, weft.Tensor], Sequence[weft.Tensor]], first: bool = False
+) -> Graph:
     """Attention, and functions of its weights' row maximum and sum, after it or before."""
 
     def graph() -> list[weft.Tensor]:
@@ -62,10 +64,15 @@ BESIDE: dict[str, tuple[int, Graph]] = {
     "read by a product": (2, with_rows(lambda top, total: [(top + total.log()) * f32(8, 3) @ f32(3, 9)])),
     "summed": (2, with_rows(lambda top, total: [(top + total.log()).sum()])),
     "read beside the results": (
-        2, lambda: [(o := (g := with_rows(lambda top, total: [top + total.log()])())[0]) * 1.0, (o * g[1]).sum()],
+        2,
+        lambda: [
+            (o := (g := with_rows(lambda top, total: [top + total.log()])())[0]) * 1.0,
+            (o * g[1]).sum(),
+        ],
     ),
     "two chains": (
-        2, lambda: [
+        2,
+        lambda: [
             *with_rows(lambda top, total: [total.log()])(),
             (f32(9, 4) @ f32(4, 7)).softmax(-1) @ f32(7, 3),
         ],

@@ -26,8 +26,8 @@ _NONE: frozenset[int] = frozenset()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chain:
-    """The contraction `out`, the maximum and the sum of its weights' rows, and all nodes from the contraction that feeds
-    it on: `members`, without `out`."""
+    """The contraction `out`, the maximum and the sum of its weights' rows, and `members`: all nodes from the
+    contraction that feeds it on, without `out`."""
 
     out: Node
     maximum: Node
@@ -85,7 +85,9 @@ def rows_beside(order: Sequence[Node], outputs: Sequence[Node], forced: Mapping[
         if mine and _closed(chain, list(mine), consumers, forced):
             rows = [n for n in chain.members if _sizes(n) == _sizes(chain.total)]
             below.update(dict.fromkeys(mine, rows))
-            stored += [n for n in mine if id(n) in results or any(u not in mine for u in users.get(id(n), ()))]
+            stored += [
+                n for n in mine if id(n) in results or any(u not in mine for u in users.get(id(n), ()))
+            ]
     return Beside(below, stored)
 
 

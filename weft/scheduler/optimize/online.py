@@ -128,7 +128,9 @@ def find(k: Kernel) -> ReductionChain | Refusal:
     beside = tuple(o for o in outputs if o is not mains[0])
     used = {r.source for o in beside for r in reads(o)} & {scores[0].name, products[0].name}
     if used:
-        return Refusal(f"{min(used)} is read by an output of rows; these may read {m.name} and {totals[0].name}")
+        return Refusal(
+            f"{min(used)} is read by an output of rows; these may read {m.name} and {totals[0].name}"
+        )
     return ReductionChain(m, totals[0], products[0], scores[0], mains[0], beside)
 
 
