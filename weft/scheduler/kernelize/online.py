@@ -70,7 +70,7 @@ def rows_beside(order: Sequence[Node], outputs: Sequence[Node], forced: Mapping[
         for chain in _chains(n, _coordinates(n))[:1]
         if contraction(n) is not None
     ]
-    below: dict[Node, Node] = {}
+    below: dict[Node, Sequence[Node]] = {}
     stored: list[Node] = []
     if not chains:
         return Beside(below, stored)
