@@ -42,6 +42,7 @@ STEPS: dict[str, Step] = {
     "product": lambda a, w, s, c: a @ w,
     "gram": lambda a, w, s, c: (a.T @ a * 0.1) @ w if a.shape[0] < 2 else a @ (a.T @ a * 0.01),
     "attention": lambda a, w, s, c: (a @ a.T * 0.3).softmax(-1) @ a,
+    "attention and its sums": lambda a, w, s, c: _with_sums(a @ a.T * 0.3, a),
     "causal": lambda a, w, s, c: F.scaled_dot_product_attention(a[None], a[None], a[None], is_causal=True)[0],
     "softmax": lambda a, w, s, c: a.softmax(-1),
     "softmax over rows": lambda a, w, s, c: a.softmax(0),
@@ -59,6 +60,14 @@ STEPS: dict[str, Step] = {
     "counted": lambda a, w, s, c: a * (a.long() + s).float(),
 }  # fmt: skip
 """Each makes a (rows, WIDTH) tensor of one, a (WIDTH, WIDTH) matrix, a start and a number."""
+
+
+def _with_sums(scores: Tensor, v: Tensor) -> Tensor:
+    """Attention, and functions of its weights' row maximum and sum that itself and another kernel read."""
+    top = scores.amax(-1, keepdim=True)
+    e = (scores - top).exp()
+    total = e.sum(-1, keepdim=True)
+    return (e / total) @ v + top.tanh() + (top + total.log()).mean(0, keepdim=True) * 0.1
 
 
 def _written(a: Tensor, s: int, c: float) -> Tensor:

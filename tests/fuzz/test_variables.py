@@ -44,6 +44,7 @@ STEPS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "product": lambda a, b, w: a @ w,
     "gram": lambda a, b, w: (a @ b.T * 0.1) @ a,
     "attention": lambda a, b, w: (a @ b.T * 0.3).softmax(-1) @ b,
+    "attention and its sums": lambda a, b, w: _with_sums(a @ b.T * 0.3, b),
     "softmax": lambda a, b, w: a.softmax(-1),
     "softmax over rows": lambda a, b, w: a.softmax(0),
     "centred": lambda a, b, w: a - a.mean(0),
@@ -62,6 +63,16 @@ STEPS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "stored": lambda a, b, w: a.contiguous() + 1,
     "turned": lambda a, b, w: (a.T + 1).T,
 }
+
+
+def _with_sums(scores: Tensor, v: Tensor) -> Tensor:
+    """Attention, and functions of its weights' row maximum and sum that itself and another kernel read."""
+    top = scores.amax(-1, keepdim=True)
+    e = (scores - top).exp()
+    total = e.sum(-1, keepdim=True)
+    return (e / total) @ v + top.tanh() + (top + total.log()).mean(0, keepdim=True) * 0.1
+
+
 """Each makes a (rows, width) tensor of two such and a (width, width) matrix."""
 
 ENDS: dict[str, Callable[[Tensor], Tensor]] = {

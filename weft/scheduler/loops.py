@@ -71,7 +71,7 @@ class LoopLayout:
         """The loop that the step is one of: this one, or one inside."""
         layouts: list[LoopLayout] = [self]
         while not any(s is step for s in (*layouts[-1].spec.begin, *layouts[-1].spec.steps)):
-            layouts[-1:] = list(layouts.pop().inner.values())
+            layouts += layouts.pop().inner.values()
         return layouts[-1].spec
 
     def _uses(self) -> tuple[dict[Place, int], dict[Place, int]]:

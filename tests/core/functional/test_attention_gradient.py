@@ -19,10 +19,16 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of 8 rows of one or a few heads, however small the scores."""
-    monkeypatch.setattr(attention_gradient, "MIN_SCORES_BYTES", 1)
+    """Blocks of 8 rows and, without a mask in memory, as many columns, of one or a few heads, however small the
+    scores."""
     monkeypatch.setattr(attention_gradient, "BLOCK_ROWS", 8)
-    monkeypatch.setattr(attention_gradient, "MAX_GROUP_BYTES", 2048)
+    monkeypatch.setattr(attention_gradient, "limits", lambda _: attention_gradient.Limits(1, 512, True))
+
+
+@pytest.fixture
+def whole_rows(monkeypatch: pytest.MonkeyPatch, small_blocks: None) -> None:
+    """The same with all columns, as on devices with memory of their own."""
+    monkeypatch.setattr(attention_gradient, "limits", lambda _: attention_gradient.Limits(1, 2048, False))
 
 
 def reference(
@@ -174,17 +180,107 @@ def test_no_kernel_reads_or_writes_all_scores(causal: bool) -> None:
     assert max(k.bytes for k in kernels) < 256 * 256 * 4 / 4
 
 
-def test_blocks_divide_rows_and_heads() -> None:
+@pytest.mark.usefixtures("whole_rows")
+@pytest.mark.parametrize(("lead", "length", "columns"), SIZES)
+@pytest.mark.parametrize("causal", [False, True])
+def test_blocks_of_all_columns_give_the_same(
+    lead: tuple[int, ...], length: int, columns: int, causal: bool
+) -> None:
+    q, k, v, g = operands(lead, length, columns, 8)
+    allowed = np.tril(np.ones((length, columns), bool)) if causal else np.ones((length, columns), bool)
+    close(gradients(q, k, v, g, is_causal=causal), reference(q, k, v, g, allowed, np.zeros(()), 8**-0.5))
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("kind", ["all", "causal", "bool"])
+@pytest.mark.parametrize("first", ["result", "both", "gradients"])
+def test_the_order_in_which_results_are_asked_for_does_not_matter(kind: str, first: str) -> None:
+    q, k, v, g = operands((2,), 21, 40, 8)
+    allowed = np.ones((21, 40), bool)
+    options: dict[str, Any] = {}
+    if kind == "causal":
+        allowed, options = np.tril(allowed), {"is_causal": True}
+    if kind == "bool":
+        allowed = np.random.default_rng(1).random((21, 40)) < 0.5
+        options = {"attn_mask": weft.tensor(allowed)}
+    leaves = [weft.tensor(x, requires_grad=True) for x in (q, k, v)]
+    out = F.scaled_dot_product_attention(*leaves, **options)
+    if first == "result":
+        out.numpy()
+    found = weft.autograd.grad(out, leaves, weft.tensor(g))
+    if first == "both":
+        out.numpy()
+    got = [x.numpy() for x in found]
+    close([out.numpy(), *got], reference(q, k, v, g, allowed, np.zeros(()), 8**-0.5))
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("causal", [False, True])
+def test_statistics_that_nobody_kept_are_computed_by_blocks(
+    causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_gradient, "note_statistics", lambda _: None)
+    q, k, v, g = operands((2,), 21, 40, 8)
+    leaves = [weft.tensor(x, requires_grad=True) for x in (q, k, v)]
+    out = F.scaled_dot_product_attention(*leaves, is_causal=causal)
+    out.numpy()
+    found = weft.autograd.grad(out, leaves, weft.tensor(g))
+    kernels = weft.explain(*found)
+    assert all(k.bytes < 8 * 21 * 40 * 4 for k in kernels)
+    allowed = np.tril(np.ones((21, 40), bool)) if causal else np.ones((21, 40), bool)
+    close([out.numpy(), *(x.numpy() for x in found)], reference(q, k, v, g, allowed, np.zeros(()), 8**-0.5))
+
+
+def test_the_forward_kernel_keeps_the_sums_of_rows() -> None:
+    """Attention is one kernel, with a number per row beside its result, also where the gradient is asked for later."""
+    q, k, v, g = operands((8,), 1100, 1100, 16)
+    leaves = [weft.tensor(x, requires_grad=True) for x in (q, k, v)]
+    out = F.scaled_dot_product_attention(*leaves, is_causal=True)
+    assert len(weft.explain(out)) == 1
+    out.numpy()
+    found = weft.autograd.grad(out, leaves, weft.tensor(g))
+    assert not any("max" in kernel.name for kernel in weft.explain(*found))
+    weft.realize(*found)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_exponentials_of_large_scores_do_not_overflow() -> None:
+    q, k, v, g = operands((2,), 24, 24, 8)
+    close(
+        gradients(q * 40, k * 40, v, g, is_causal=True),
+        reference(q * 40, k * 40, v, g, np.tril(np.ones((24, 24), bool)), np.zeros(()), 8**-0.5),
+        2e-3,
+    )
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize(("device", "causal"), [("dummy", True), ("opencl", True), ("wgpu", False)])
+def test_devices_agree(device: str, causal: bool) -> None:
+    if not any(d.name.startswith(device) and d.info is not None for d in weft.devices()):
+        pytest.skip(f"no {device} here")
+    q, k, v, g = operands((2,), 21, 24, 8)
+    leaves = [weft.tensor(x, device=device, requires_grad=True) for x in (q, k, v)]
+    out = F.scaled_dot_product_attention(*leaves, is_causal=causal)
+    found = weft.autograd.grad(out, leaves, weft.tensor(g, device=device))
+    allowed = np.tril(np.ones((21, 24), bool)) if causal else np.ones((21, 24), bool)
+    close([x.numpy() for x in (out, *found)], reference(q, k, v, g, allowed, np.zeros(()), 8**-0.5))
+
+
+def test_blocks_divide_rows_and_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     def blocks(*shape: int, mask: tuple[int, ...] | None = None) -> attention_gradient.Blocks | None:
         q = weft.zeros(*shape).value
         return attention_gradient.blocks_of(q, q, q, None if mask is None else weft.ones(*mask).value)
 
+    Blocks, Limits = attention_gradient.Blocks, attention_gradient.Limits
+    monkeypatch.setattr(attention_gradient, "limits", lambda _: Limits(1 << 25, 1 << 18, True))
     assert blocks(8, 512, 64) is None
-    for shape in itertools.product((1, 12), (8192, 8209, 131072)):
-        found = blocks(*shape, 64)
-        assert found == attention_gradient.Blocks(1, 32 if shape[1] == 131072 else 256)
-    assert blocks(64, 1024, 64) == attention_gradient.Blocks(1, 256)
-    assert blocks(256, 512, 64) == attention_gradient.Blocks(2, 256)
+    for n, length in itertools.product((1, 12), (8192, 8209, 131072)):
+        assert blocks(n, length, 64) == Blocks(1, 256, 256)
+    assert blocks(64, 1024, 64) == Blocks(1, 256, 256)
+    monkeypatch.setattr(attention_gradient, "limits", lambda _: Limits(1 << 25, 1 << 20, False))
+    for n, length in itertools.product((1, 12), (8192, 8209, 131072)):
+        assert blocks(n, length, 64) == Blocks(1, 32 if length == 131072 else 256, length)
+    assert blocks(256, 512, 64) == Blocks(2, 256, 512)
     found = blocks(12, 4096, 64, mask=(12, 4096, 4096))
     assert found is not None
     assert found.heads == 12

@@ -29,6 +29,22 @@ def shifted(s: weft.Tensor, by: weft.Tensor) -> list[weft.Tensor]:
     return [(s - by).exp() @ f32(6, 5)]
 
 
+def with_rows(
+    rows: Callable[[weft.Tensor, weft.Tensor], Sequence[weft.Tensor]], first: bool = False
+) -> Graph:
+    """Attention, and functions of its weights' row maximum and sum, after it or before."""
+
+    def graph() -> list[weft.Tensor]:
+        s = scores()
+        top = s.amax(-1, keepdim=True)
+        e = (s - top).exp()
+        total = e.sum(-1, keepdim=True)
+        out, more = (e / total) @ f32(6, 5), list(rows(top, total))
+        return [*more, out] if first else [out, *more]
+
+    return graph
+
+
 TOGETHER: dict[str, Graph] = {
     "softmax": lambda: [scores().softmax(-1) @ f32(6, 5)],
     "softmax on the right": lambda: [f32(5, 6) @ scores().softmax(-1).T],
@@ -38,6 +54,29 @@ TOGETHER: dict[str, Graph] = {
     "scores that are scaled and masked": lambda: [
         weft.where(f32(8, 6) > -9, scores() * 0.5, -np.inf).softmax(-1) @ f32(6, 5)
     ],
+    "rows' logarithms": with_rows(lambda top, total: [top + total.log()]),
+    "rows' logarithms, asked for first": with_rows(lambda top, total: [top + total.log()], True),
+    "rows' logarithms, without their axis": with_rows(lambda top, total: [(top + total.log()).squeeze(-1)]),
+    "rows' maxima and sums": with_rows(lambda top, total: [top * 1.0, total * 2.0, top - total]),
+}
+BESIDE: dict[str, tuple[int, Graph]] = {
+    "read by another kernel": (2, with_rows(lambda top, total: [(top + total.log()) * f32(8, 7)])),
+    "read by a product": (2, with_rows(lambda top, total: [(top + total.log()) * f32(8, 3) @ f32(3, 9)])),
+    "summed": (2, with_rows(lambda top, total: [(top + total.log()).sum()])),
+    "read beside the results": (
+        2,
+        lambda: [
+            (o := (g := with_rows(lambda top, total: [top + total.log()])())[0]) * 1.0,
+            (o * g[1]).sum(),
+        ],
+    ),
+    "two chains": (
+        2,
+        lambda: [
+            *with_rows(lambda top, total: [total.log()])(),
+            (f32(9, 4) @ f32(4, 7)).softmax(-1) @ f32(7, 3),
+        ],
+    ),
 }
 APART: dict[str, tuple[int, Graph]] = {
     "scores used elsewhere": (3, lambda: [(s := scores()).softmax(-1) @ f32(6, 5), s.exp()]),
@@ -70,6 +109,22 @@ def kernels(graph: Graph) -> int:
 @pytest.mark.parametrize("name", TOGETHER)
 def test_one_kernel_holds_both_products(name: str) -> None:
     assert kernels(TOGETHER[name]) == 1
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_one_kernel_stores_functions_of_rows_for_others(name: str) -> None:
+    count, graph = BESIDE[name]
+    assert kernels(graph) == count
+
+
+@pytest.mark.parametrize("name", [n for n in TOGETHER if n.startswith("rows")])
+def test_functions_of_rows_that_find_no_buffer_are_right(name: str) -> None:
+    nodes = [t.value.node for t in TOGETHER[name]()]
+    for buffers in (4, 5, 6, 8):
+        for value, want, bound in zip(
+            run(kernelize(nodes, buffers), nodes), evaluate(nodes), allowed(nodes), strict=True
+        ):
+            assert difference(value, want, bound) is None
 
 
 @pytest.mark.parametrize("name", APART)

@@ -120,6 +120,46 @@ def test_matrix_units_for_both_products(
     np.testing.assert_allclose(arrays[p.params[-1].name], w / w.sum(-1, keepdims=True) @ c, atol=4e-3)
 
 
+@pytest.mark.parametrize("units", [False, True])
+@pytest.mark.parametrize("tall, long, causal", [(8, 16, False), (11, 21, True), (4, 8, False)])
+def test_statistics_of_rows_are_stored_beside(
+    tall: int, long: int, causal: bool, units: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The maximum and the logarithm of the sum, by the kernel of both products."""
+    if units:
+        monkeypatch.setattr(gpu_online, "COLUMNS", (8,))
+    r = np.random.default_rng(0)
+    dtype = np.float16 if units else np.float32
+    q, k, v = (r.standard_normal((2, n, 8)).astype(dtype) for n in (tall, long, long))
+    s = weft.tensor(q).float() @ weft.tensor(k).float().mT
+    if causal:
+        s = weft.where(weft.arange(long) <= weft.arange(tall).reshape(-1, 1), s, -np.inf)
+    top = s.amax(-1, keepdim=True)
+    e = (s - top).exp()
+    total = e.sum(-1, keepdim=True)
+    o, statistics = (e / total).to(weft.tensor(v).dtype) @ weft.tensor(v), top + total.log()
+    (spec,) = kernelize([o.value.node, statistics.value.node])
+    info = replace(INFO, matrix_units=(SMALL,)) if units else INFO
+    made = schedule(spec.algorithm, info)
+    p = optimized(lower(made), info)
+    assert len(launches(p, info.local_bytes).grids) == 1
+    assert sum(isinstance(x, Loop) and x.kind is LoopKind.MATRIX for x in every(p.body)) == 2 * units
+    written = [b.name for b in p.params if b.name.startswith("y")]
+    shapes = [(2, tall, 8), (2, tall, 1)]
+    names = dict(zip(written, sorted(shapes, key=lambda x: x[-1]), strict=True))
+    arrays: dict[str, Any] = dict(zip((b.name for b in p.params), (q, k, v), strict=False))
+    for name, shape in names.items():
+        arrays[name] = np.full(shape, np.nan, dtype if shape[-1] == 8 else np.float32)
+    run(p, arrays)
+    a, b, c = (x.astype(float) for x in (q, k, v))
+    s64 = a @ b.swapaxes(-1, -2)
+    s64 = np.where(np.tri(tall, long, dtype=bool), s64, -np.inf) if causal else s64
+    w = np.exp(s64)
+    rows, results = (arrays[n] for n in written)
+    np.testing.assert_allclose(rows[..., 0], np.log(w.sum(-1)), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(results, w / w.sum(-1, keepdims=True) @ c, atol=4e-3 if units else 1e-5)
+
+
 def test_an_axis_is_extended_in_all_values_that_share_it() -> None:
     k = initial(attention(1, 6, 4, True).algorithm)
     chain = online.find(k)

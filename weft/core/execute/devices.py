@@ -14,6 +14,7 @@ from weft.errors import ArgumentError, DTypeError
 from weft.naming import is_own
 
 if TYPE_CHECKING:
+    from weft.backends.protocol import DeviceInfo
     from weft.backends.registry import DeviceStatus
 
 
@@ -165,9 +166,9 @@ def get_num_threads() -> int:
     return run.get_num_threads()
 
 
-def memory_of_its_own(device: str) -> int | None:
-    """Bytes of the device's memory; None where that is the host's."""
+def info_of(device: str | None) -> DeviceInfo:
+    """The description of a device; of the default one where None is given."""
     from weft.backends.registry import open_device
+    from weft.scheduler.realize import default_device
 
-    info = open_device(device).info
-    return None if info.host_memory else info.memory_bytes
+    return open_device(device or default_device()).info

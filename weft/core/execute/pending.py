@@ -9,6 +9,7 @@ Nobody asks for `w`. Left alone, its graph would hold all steps before, and each
 who asks for a value also computes, in the same plan, what shares work with it and
 
 * was changed in place, or is a leaf that requires grad (`w = (w - lr * g).requires_grad_()`);
+* is what a gradient will need of a kernel that computes it in passing (the sums of attention's rows);
 * is a gradient that `backward()` made, unless its tensor has been updated since: the update reads it where it is made.
 
 Other tensors that were changed in place are computed next, in a plan for each group that shares work. Nothing is
@@ -46,6 +47,7 @@ class Reason(Enum):
     CARRIED = "as others that a later computation needed"
     HELD = "held, where very much is not computed"
     LEAF = "a leaf that requires grad"
+    STATISTICS = "what a gradient needs of a forward pass"
     GRADIENT = "a gradient of a backward pass"
     SPENT = "a gradient of a backward pass, by which its tensor was updated"
 

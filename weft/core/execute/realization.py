@@ -37,6 +37,12 @@ def note_leaf(t: Tensor) -> None:
         pending.note(t, Reason.LEAF)
 
 
+def note_statistics(t: Tensor) -> None:
+    """Have `t`, which a gradient needs and one kernel alone can tell, computed along with what shares work with it."""
+    if tracing.current() is None and pending.is_pending(t.value.node):
+        pending.note(t, Reason.STATISTICS)
+
+
 def note_grad(t: Tensor, grad: Tensor) -> None:
     """Have `grad`, the `.grad` of `t` from here on, computed along with what shares work with it."""
     if tracing.current() is None and pending.is_pending(grad.value.node):

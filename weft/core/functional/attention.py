@@ -19,7 +19,9 @@ from weft.core.functional.activations import softmax
 from weft.core.functional.attention_gradient import (
     Blocked,
     Blocks,
+    Part,
     blocks_of,
+    exponentials,
     with_gradient_by_blocks,
 )
 from weft.core.functional.dropouts import dropout
@@ -102,12 +104,14 @@ def _attention(
 
 
 def _attention_by_blocks(inputs: Sequence[Tensor], is_causal: bool, scale: float, blocks: Blocks) -> Tensor:
-    """Attention on query, key, value and maybe a mask, with gradients by blocks of rows.
+    """Attention on query, key, value and maybe a mask, with gradients by blocks of the scores.
 
     It is no composite function: how many blocks there are is no polynomial of the sizes."""
 
-    def weights(q: Value, k: Value, mask: Value | None, rows: Value | None) -> Value:
-        return _weights(wrap(q), wrap(k), None if mask is None else wrap(mask), rows, scale).value
+    def scores(part: Part) -> tuple[Value, Value | None]:
+        mask = None if part.mask is None else wrap(part.mask)
+        found, allowed = _scores(wrap(part.q), wrap(part.k), mask, part.rows, part.columns, scale)
+        return found.value, None if allowed is None else allowed.value
 
     def formula(q: Value, k: Value, v: Value, mask: Value | None) -> Value:
         return _attention(
@@ -115,9 +119,18 @@ def _attention_by_blocks(inputs: Sequence[Tensor], is_causal: bool, scale: float
         ).value
 
     values = [t.value for t in inputs]
-    q, k, v, mask = values if len(values) == 4 else (*values, None)
-    blocked = Blocked(blocks, weights, scale, is_causal)
-    return wrap(with_gradient_by_blocks(formula(q, k, v, mask), values, blocked, formula))
+    q, k, v, mask = (
+        [Value(x.node) for x in values] if len(values) == 4 else (*(Value(x.node) for x in values), None)
+    )
+    columns = transpose(wrap(_positions(k)), -2, -1).value if is_causal else None
+    s, allowed = scores(Part(q, k, mask, _positions(q) if is_causal else None, columns))
+    e, total, statistics = exponentials(s)
+    if allowed is not None:
+        e = where(wrap(allowed), wrap(e), 0.0).value
+    weights = wrap(e) / wrap(bc.expand(total, e.shape))
+    result = matmul(wrap(bc.cast(weights.value, q.dtype)), wrap(v)).value
+    blocked = Blocked(blocks, scores, scale, is_causal)
+    return wrap(with_gradient_by_blocks(result, statistics, values, blocked, formula))
 
 
 def _positions(query: Value) -> Value:
@@ -128,12 +141,36 @@ def _positions(query: Value) -> Value:
 
 def _weights(query: Tensor, key: Tensor, mask: Tensor | None, rows: Value | None, scale: float) -> Tensor:
     """softmax(query @ key.T * scale + mask); `rows`, the positions of queries as a column, for a causal mask."""
+    columns = None if rows is None else transpose(wrap(_positions(key.value)), -2, -1).value
+    scores, allowed = _scores(query, key, mask, rows, columns, scale)
+    if mask is None or allowed is None:
+        return softmax(scores, -1)
+    x = scores.value
+    over = (len(x.shape) - 1,)
+    top = Value(reduce(Op.REDUCE_MAX, x, over, keepdim=True).node) if x.shape[-1] != 0 else x
+    e = exp(wrap(x) - wrap(bc.expand(top, x.shape)))
+    total = wrap(bc.expand(reduce(Op.SUM, e.value, over, keepdim=True), x.shape))
+    return where(allowed, e, 0.0) / total
+
+
+def _scores(
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None,
+    rows: Value | None,
+    columns: Value | None,
+    scale: float,
+) -> tuple[Tensor, Tensor | None]:
+    """query @ key.T * scale + mask, and where attention is allowed, if not everywhere. For a causal mask, `rows` are
+    the positions of queries as a column, and `columns` those of keys as a row."""
     scores = _wide_product(query, transpose(key, -2, -1)) * scale
-    if rows is not None:
-        grid = scores.value.shape[-2:]
-        allowed = wrap(positions(grid, 1, int32)) <= wrap(bc.expand(rows, grid))
-        scores = where(allowed, scores, -math.inf)
-    return softmax(scores, -1) if mask is None else _masked(scores, mask)
+    if mask is not None:
+        return _masked(scores, mask)
+    if rows is None or columns is None:
+        return scores, None
+    grid = scores.value.shape[-2:]
+    allowed = wrap(bc.expand(columns, grid)) <= wrap(bc.expand(rows, grid))
+    return where(allowed, scores, -math.inf), allowed
 
 
 def _wide_product(x: Tensor, y: Tensor) -> Tensor:
@@ -146,8 +183,9 @@ _attention_of_all = composite(rounds_once=False)(_attention)
 """Without dropout, it follows from its arguments."""
 
 
-def _masked(scores: Tensor, attn_mask: Tensor) -> Tensor:
-    """The weights under a mask. A row that may see nothing gives zeros (as torch has it), and no NaN in gradients."""
+def _masked(scores: Tensor, attn_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The scores under a mask, and where it allows attention. A row that may see nothing gives zeros (as torch has it),
+    and no NaN in gradients."""
     mask = value_of("scaled_dot_product_attention", attn_mask)
     bc.same_device("scaled_dot_product_attention", (scores.value, mask))
     if not (mask.dtype is bool_ or mask.dtype.is_float):
@@ -159,16 +197,9 @@ def _masked(scores: Tensor, attn_mask: Tensor) -> Tensor:
     # A finite number stands for -inf, so that no difference is a NaN; the weights of what is not allowed are exactly 0.
     least = -1e30
     if mask.dtype is bool_:
-        allowed, scores = attn_mask, where(attn_mask, scores, least)
-    else:
-        allowed = ne(wrap(Value(mask.node)), -math.inf)
-        scores = where(allowed, scores + wrap(bc.cast(mask, scores.value.dtype)), least)
-    x = scores.value
-    over = (len(x.shape) - 1,)
-    top = Value(reduce(Op.REDUCE_MAX, x, over, keepdim=True).node) if x.shape[-1] != 0 else x
-    e = exp(wrap(x) - wrap(bc.expand(top, x.shape)))
-    total = wrap(bc.expand(reduce(Op.SUM, e.value, over, keepdim=True), x.shape))
-    return where(allowed, e, 0.0) / total
+        return where(attn_mask, scores, least), attn_mask
+    allowed = ne(wrap(Value(mask.node)), -math.inf)
+    return where(allowed, scores + wrap(bc.cast(mask, scores.value.dtype)), least), allowed
 
 
 def _shared_heads(query: Tensor, shared: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """exp and exp2: reduction by an even power of two and a polynomial.
 
 x = 2 k ln 2 + r with |r| <= ln 2, so exp(x) = exp(r) * 2**k * 2**k. Both factors 2**k are normal numbers even where
-the result is subnormal or overflows, which makes scaling three instructions and correct over the whole range.
+the result is subnormal or overflows, which makes scaling three instructions and correct over the whole range; where the
+result is 0, so is 2**k here.
 The reduction is Cody and Waite's (Software Manual for the Elementary Functions, 1980): ln 2 in two parts, the first
 short enough that its product with k is exact. Polynomials are minimax in relative error; `tools/minimax.py` derives
 them, and all others in this folder.
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
-from weft.ir.math.value import ScalarExpr, clamp, format_of, horner, nearest, power_of_two
+from weft.ir.math.value import ScalarExpr, clamp, format_of, horner, nearest, power_of_two, where
 
 LOG2_E = 1.4426950408889634
 LN2 = {
@@ -73,13 +74,19 @@ def exp(x: ScalarExpr) -> ScalarExpr:
     k, word = nearest(x, LOG2_E / 2, f.bias)
     r = k * (-2 * high) + x
     r = k * (-2 * low) + r
-    scale = power_of_two(word)
+    scale = _above(x, t.exp_range[0], power_of_two(word))
     return horner(r, t.exp) * scale * scale
 
 
 def exp2(x: ScalarExpr) -> ScalarExpr:
     """2**x."""
     return exp2_sum(clamp(x, *_TABLES[x.dtype].exp2_range), None)
+
+
+def _above(x: ScalarExpr, least: float, scale: ScalarExpr) -> ScalarExpr:
+    """The scale, but 0 at the lower end of the range: a product that underflows takes many processors ten times as long
+    as one with 0, and masks make many of -inf."""
+    return where(x.const(least) < x, scale, 0.0)
 
 
 def exp2_sum(x: ScalarExpr, low: ScalarExpr | None) -> ScalarExpr:
@@ -89,7 +96,7 @@ def exp2_sum(x: ScalarExpr, low: ScalarExpr | None) -> ScalarExpr:
     r = k * -2.0 + x
     if low is not None:
         r = r + low
-    scale = power_of_two(word)
+    scale = _above(x, _TABLES[x.dtype].exp2_range[0], power_of_two(word))
     return horner(r, _TABLES[x.dtype].exp2) * scale * scale
 
 

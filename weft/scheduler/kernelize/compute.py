@@ -148,7 +148,8 @@ def _reduce(sites: Sites, site: Site) -> None:
         group.staged |= products(node)
         group.contractions |= frame.alone
         if not group.online and not pinned():
-            group.online = online_members(node, tuple(index), sites.facts, sites.prepared.forced)
+            known = sites.prepared
+            group.online = online_members(node, tuple(index), sites.facts, known.forced, known.beside)
     frame.stores.append(GroupStore(node, (), sites.need(x, group, tuple(index), frame.alone)))
 
 

@@ -12,7 +12,7 @@ from weft import settings
 from weft.ir import dtypes
 from weft.ir import expr as ex
 from weft.ir.errors import IRError
-from weft.ir.expr import Load
+from weft.ir.expr import Expr, Load
 from weft.ir.forks import forkable
 from weft.ir.graph import Axes, Node, ProductAxes, Shape, elements
 from weft.ir.index import Guard, Index, Int, Var, high, map_guard, substitute, unflatten, variables
@@ -192,14 +192,24 @@ class _Emitter:
                     e.run(self.group.markers[a][0])  # pyright: ignore[reportArgumentType]
         at = tuple(e.index(i) for i in s.index)
         index = self.params.index(s.node, at)
-        demanded = self.masks.demanded.get(id(s.node), ())
-        if demanded and self.group.contractions and value.dtype.is_float:
-            here = {v: i for v, i in zip(places(s.node), at, strict=True) if isinstance(v, Var)}
-            condition = ex.test(map_guard(demanded, lambda i: substitute(i, here)))
-            value = ex.where(condition, value, ex.const(value.dtype, 0))
+        if self.group.contractions and value.dtype.is_float:
+            value = self.where_needed(s.node, at, value)
         return StoreTo(
             self.params.written(s.node), index, narrow(value, s.node.dtype), e.guard(s.guard), s.combine
         )
+
+    def where_needed(self, node: Node, at: tuple[Int, ...], value: Expr) -> Expr:
+        """What a contraction stores, where somebody uses it and no mask rules it out; else what it is known to be, 0
+        or -inf, so that schedules compute none of it."""
+        here = {v: i for v, i in zip(places(node), at, strict=True) if isinstance(v, Var)}
+        fill, conditions = self.masks.masked.get(id(node)), [(self.masks.demanded.get(id(node), ()), 0.0)]
+        if fill is not None:
+            conditions.append((fill.outside, fill.value))
+        for guard, other in conditions:
+            if guard:
+                holds = ex.test(map_guard(guard, lambda i: substitute(i, here)))
+                value = ex.where(holds, value, ex.const(value.dtype, other))
+        return value
 
     def algorithm(self, name: str) -> Algorithm:
         """All items, reductions before the outputs that read them."""

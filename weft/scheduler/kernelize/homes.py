@@ -43,7 +43,8 @@ def choose_home(view: View, node: Node, sites: Sequence[Site], cut: Cut) -> Stor
     if isinstance(node.attrs, LoopNode):
         return LoopResult(cut, sites)
     refused: list[Refused] = []
-    for propose in _IN_READERS if cut.in_reader else _ELSEWHERE:
+    proposals = _IN_READERS if cut.in_reader else _ELSEWHERE
+    for propose in (store_beside_rows, *proposals) if node in view.prepared.beside else proposals:
         found = propose(view, node, sites, cut)
         if not isinstance(found, list):
             return found
@@ -74,17 +75,35 @@ def store_in_reducer(view: View, node: Node, sites: Sequence[Site], cut: Cut) ->
     refused: list[Refused] = []
     users = view.users(node, sites)
     for at in view.sites_of(below):
-        group = at.group
-        if group.is_loop or group in users or at.kind is not Kind.OPEN:
+        if at.group.is_loop or at.group in users or at.kind is not Kind.OPEN:
             continue
-        used = (i for i, n in zip(at.index, below.shape, strict=True) if n != 1)
-        here: tuple[Int, ...] = tuple([0 if n == 1 else next(used) for n in node.shape])
-        presumed = Site(node, group, here, NO_FRAMES, Kind.OPEN)
-        found = _in_reader(view, node, [*sites, presumed], cut, group)
+        found = _in_reader(view, node, [*sites, _presumed(node, at)], cut, at.group)
         if isinstance(found, StoreIn):
             return replace(found, sites=sites, role=Role.REDUCER)
-        refused.append(Refused((group,), found))
+        refused.append(Refused((at.group,), found))
     return refused
+
+
+def store_beside_rows(view: View, node: Node, sites: Sequence[Site], cut: Cut) -> StoreIn | list[Refused]:
+    """Store the node, a function of a softmax's row maximum and sum, in the group of the product beside them."""
+    refused: list[Refused] = []
+    for n in view.prepared.beside[node]:
+        for at in view.sites_of(n):
+            if id(node) not in at.group.online:
+                continue
+            reads = any(s.group is at.group for s in sites)
+            found = _in_reader(view, node, sites if reads else [*sites, _presumed(node, at)], cut, at.group)
+            if isinstance(found, StoreIn):
+                return replace(found, sites=sites, role=Role.READER if reads else Role.REDUCER)
+            refused.append(Refused((at.group,), found))
+    return refused
+
+
+def _presumed(node: Node, at: Site) -> Site:
+    """A site of the node where one of the same shape, but for sizes of 1, is computed."""
+    used = (i for i, n in zip(at.index, at.node.shape, strict=True) if n != 1)
+    here: tuple[Int, ...] = tuple([0 if n == 1 else next(used) for n in node.shape])
+    return Site(node, at.group, here, NO_FRAMES, Kind.OPEN)
 
 
 def _in_reader(view: View, node: Node, sites: Sequence[Site], cut: Cut, group: Group) -> StoreIn | str:
@@ -108,7 +127,7 @@ def _in_reader(view: View, node: Node, sites: Sequence[Site], cut: Cut, group: G
     if not within(site.index, node.shape, group.extents):
         return "it reads outside of the node, behind a guard"
     f = view.facts[id(node)]
-    why = _domain_refusal(group, axes, f)
+    why = _domain_refusal(group, axes, f, id(node) in group.online)
     if why is not None:
         return why
     if f.big is not None and (other := refusal(node, f, site)) is not None:
@@ -118,14 +137,15 @@ def _in_reader(view: View, node: Node, sites: Sequence[Site], cut: Cut, group: G
     return StoreIn(cut, sites, group, Role.READER, site.index, axes)
 
 
-def _domain_refusal(group: Group, axes: frozenset[Var], f: Facts) -> str | None:
-    """The reason why the group can have no output over `axes`; None where it has one, or can write rows beside it."""
+def _domain_refusal(group: Group, axes: frozenset[Var], f: Facts, is_online: bool) -> str | None:
+    """The reason why the group can have no output over `axes`; None where it has one, or can write rows beside it, as
+    one with a softmax between two products can those of the softmax."""
     main, frame = group.output_over(axes)
     if main is None:
         return "its outputs are computed in other loops"
     if frame is not None:
         return None
-    if group.contractions:
+    if group.contractions and not is_online:
         return "a kernel around a product has one output domain"
     if not f.reduced:
         return "it would compute the node again for each point of its other axes"

@@ -158,17 +158,22 @@ class _Places:
         return out
 
 
-def _counted(b: Body, slices: Sequence[Node], step: Var) -> dict[Node, Node]:
-    """Placeholders of rows that follow from the number of the step alone, as these rows: indices, which masks are made
-    of and nobody has to load."""
+def _counted(b: Body, inputs: Sequence[Node], step: Var) -> dict[Node, Node]:
+    """Placeholders of slices and of what is fixed that follow from the numbers of the steps alone, of this loop and of
+    those around it, as these rows: indices, which masks are made of and nobody has to load."""
     if not isinstance(b.length, int):
         return {}
     known: dict[Node, Node] = {}
-    for p, offset, whole in zip(b.slices, b.offsets, slices, strict=False):
+    for p, offset, whole in zip(
+        (*b.slices, *b.fixed), (*b.offsets, *(None for _ in b.fixed)), inputs, strict=True
+    ):
         source = whole.inputs[0] if whole.op is Op.CONTIGUOUS else whole
         if any(n.op not in _INDICES or n.storage is not None for n in toposort([source])):
             continue
         if p.dtype.is_float or elements(p.shape) == 0:
+            continue
+        if offset is None:
+            known[p] = source
             continue
         box = Box((step + offset, *(0 for _ in p.shape)), (1,) * (len(p.shape) + 1))
         row = graph.apply(Op.SHRINK, (source,), box, shape=(1, *p.shape))
@@ -176,7 +181,9 @@ def _counted(b: Body, slices: Sequence[Node], step: Var) -> dict[Node, Node]:
     return known
 
 
-_INDICES = frozenset({Op.RANGE, Op.CONST, Op.RESHAPE, Op.EXPAND, Op.ADD, Op.MUL, Op.SUB, Op.NEG, Op.CAST})
+_INDICES = frozenset(
+    {Op.RANGE, Op.CONST, Op.RESHAPE, Op.EXPAND, Op.SHRINK, Op.ADD, Op.MUL, Op.SUB, Op.NEG, Op.CAST}
+)
 """Ops of integers that are indices: as cheap as the load of what they give."""
 
 

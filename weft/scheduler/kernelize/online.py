@@ -4,14 +4,18 @@
 
 The first contraction's result is used only through a row-wise maximum and sums weighted by exp(x - maximum), over the
 axis that the second one sums over: its rows need never be whole, since a running maximum can be corrected for.
+
+Others may use m and l, through functions of them alone, row by row (m + log l, which gradients need): the kernel stores
+these beside its result. To let others compute them would take all of s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from weft.ir.graph import Axes, Fill, Node
-from weft.ir.index import Int, Var
+from weft.ir.index import Int, Var, high
 from weft.ir.movement import source
 from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
 from weft.scheduler.kernelize.contraction import contraction
@@ -20,23 +24,124 @@ from weft.scheduler.kernelize.facts import Facts
 _NONE: frozenset[int] = frozenset()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Chain:
+    """The contraction `out`, the maximum and the sum of its weights' rows, and `members`: all nodes from the
+    contraction that feeds it on, without `out`."""
+
+    out: Node
+    maximum: Node
+    total: Node
+    members: Sequence[Node]
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Functions of the maximum and the sum of a chain's rows, each with the chain's nodes of that size, operands first;
+    and those of them that others than such functions read."""
+
+    below: Mapping[Node, Sequence[Node]]
+    stored: Sequence[Node]
+
+
 def online_members(
-    node: Node, index: tuple[Int, ...], facts: Mapping[int, Facts], forced: Mapping[int, str]
+    node: Node,
+    index: tuple[Int, ...],
+    facts: Mapping[int, Facts],
+    forced: Mapping[int, str],
+    below: Mapping[Node, Sequence[Node]],
 ) -> frozenset[int]:
     """Ids of the nodes between the contraction `node`, whose input is read at `index`, and the contraction that feeds
-    it through a softmax over the axis summed over; empty when there is none."""
+    it through a softmax over the axis summed over, and of those beside it; empty when there is none."""
+    for chain in _chains(node, index):
+        beside = [n for n, rows in below.items() if chain.total in rows]
+        consumers = {id(n): facts[id(n)].consumers for n in chain.members if id(n) in facts}
+        if _closed(chain, beside, consumers, forced):
+            return frozenset([id(n) for n in (*chain.members, *beside)])
+    return _NONE
+
+
+def rows_beside(order: Sequence[Node], outputs: Sequence[Node], forced: Mapping[int, str]) -> Beside:
+    """The functions of rows' maxima and sums that chains among the nodes `order` can store beside their results."""
+    chains = [
+        chain
+        for n in order
+        if n.op is Op.SUM and n.storage is None
+        for chain in _chains(n, _coordinates(n))[:1]
+        if contraction(n) is not None
+    ]
+    below: dict[Node, Sequence[Node]] = {}
+    stored: list[Node] = []
+    if not chains:
+        return Beside(below, stored)
+    users: dict[int, list[Node]] = {}
+    for n in order:
+        for i in dict.fromkeys(n.inputs) if n.storage is None else ():
+            users.setdefault(id(i), []).append(n)
+    consumers = {k: len(found) for k, found in users.items()}
+    results = set(map(id, outputs))
+    for chain in chains:
+        mine = _functions_of(chain, users)
+        if mine and _closed(chain, list(mine), consumers, forced):
+            rows = [n for n in chain.members if _sizes(n) == _sizes(chain.total)]
+            below.update(dict.fromkeys(mine, rows))
+            stored += [
+                n for n in mine if id(n) in results or any(u not in mine for u in users.get(id(n), ()))
+            ]
+    return Beside(below, stored)
+
+
+def _coordinates(node: Node) -> tuple[Int, ...]:
+    """Coordinates of what the node sums."""
+    assert isinstance(node.attrs, Axes)
+    return tuple([
+        0 if n == 1 else Var(f"@{'r' if k in node.attrs.axes else 'i'}{k}", 0, max(high(n) - 1, 0))
+        for k, n in enumerate(node.inputs[0].shape)
+    ])  # fmt: skip
+
+
+def _functions_of(chain: Chain, users: Mapping[int, Sequence[Node]]) -> dict[Node, None]:
+    """The nodes outside of the chain that are functions of its rows' maximum and sum alone, element by element."""
+    inside = {id(n) for n in chain.members}
+    rows = {id(chain.maximum), id(chain.total)}
+    sizes = _sizes(chain.total)
+    found: dict[Node, None] = {}
+    stack = [chain.maximum, chain.total]
+    while stack:
+        for n in users.get(id(stack.pop()), ()):
+            if id(n) in rows or not (n.op in ELEMENTWISE or n.op is Op.RESHAPE):
+                continue
+            if _sizes(n) == sizes and all(id(i) in rows or _is_constant(i) for i in n.inputs):
+                rows.add(id(n))
+                stack.append(n)
+                if id(n) not in inside:
+                    found[n] = None
+    return found
+
+
+def _sizes(node: Node) -> list[Int]:
+    """The sizes other than 1."""
+    return [n for n in node.shape if n != 1]
+
+
+def _is_constant(node: Node) -> bool:
+    while node.storage is None and node.op in MOVEMENT:
+        node = node.inputs[0]
+    return node.storage is None and node.op is Op.CONST
+
+
+def _chains(node: Node, index: tuple[Int, ...]) -> Sequence[Chain]:
+    """The chains that end in the contraction `node`, whose input is read at `index`: one for a factor of weights."""
     product, at = _descend(node.inputs[0], index)
     if product.op is not Op.MUL:
-        return _NONE
+        return ()
+    found: list[Chain] = []
     for side in product.inputs:
-        found = _weights(side, at)
-        if found is None:
-            continue
-        exp, here = found
-        members = _members(node, product, exp, here)
-        if members and _closed(members, facts, forced):
-            return frozenset(id(n) for n in members if n is not node)
-    return _NONE
+        weights = _weights(side, at)
+        chain = None if weights is None else _chain(node, product, *weights)
+        if chain is not None:
+            found.append(chain)
+    return found
 
 
 def _descend(node: Node, index: tuple[Int, ...]) -> tuple[Node, tuple[Int, ...]]:
@@ -65,7 +170,7 @@ def _weights(node: Node, index: tuple[Int, ...]) -> tuple[Node, tuple[Int, ...]]
     return None
 
 
-def _members(out: Node, product: Node, exp: Node, index: tuple[Int, ...]) -> list[Node] | None:
+def _chain(out: Node, product: Node, exp: Node, index: tuple[Int, ...]) -> Chain | None:
     """The nodes from `out` down to the inner contraction; None where the form does not hold."""
     shifted = exp.inputs[0]
     if shifted.op is not Op.SUB:
@@ -107,7 +212,7 @@ def _members(out: Node, product: Node, exp: Node, index: tuple[Int, ...]) -> lis
     sums = [n for n in order if n.op in REDUCE and n is not top]
     if any(n.op is not Op.SUM or contraction(n) is not None for n in sums) or len(sums) != 1:
         return None
-    return [out, inner, *order]
+    return Chain(out, top, sums[0], [inner, *(n for n in order if n is not out)])
 
 
 def _scores(x: Node) -> Node | None:
@@ -129,11 +234,13 @@ def _scores(x: Node) -> Node | None:
     return nodes[0] if len(nodes) == 1 and contraction(nodes[0]) is not None else None
 
 
-def _closed(members: list[Node], facts: Mapping[int, Facts], forced: Mapping[int, str]) -> bool:
-    """True where all uses of the nodes between the contractions lie there too."""
+def _closed(
+    chain: Chain, beside: Sequence[Node], consumers: Mapping[int, int], forced: Mapping[int, str]
+) -> bool:
+    """True where all uses of the nodes between the contractions lie there too, or `beside` them."""
     uses: dict[int, int] = {}
-    for n in members:
+    for n in (chain.out, *chain.members, *beside):
         for i in dict.fromkeys(n.inputs):
             uses[id(i)] = uses.get(id(i), 0) + 1
-    inside = [n for n in members[1:] if id(n) in facts]
-    return all(uses.get(id(n), 0) == facts[id(n)].consumers and id(n) not in forced for n in inside)
+    inside = [n for n in chain.members if id(n) in consumers]
+    return all(uses.get(id(n), 0) == consumers[id(n)] and id(n) not in forced for n in inside)

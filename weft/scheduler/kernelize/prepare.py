@@ -3,8 +3,8 @@ are marked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from weft.ir import dtypes
 from weft.ir.graph import Along, Node, ProductAxes, ScatterCombine, apply, elements, toposort
@@ -13,6 +13,7 @@ from weft.ir.ops import Op
 from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.contraction import products
 from weft.scheduler.kernelize.facts import is_leaf
+from weft.scheduler.kernelize.online import rows_beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,9 @@ class Prepared:
     terms: frozenset[int] = frozenset()
     """The products that a sum in the mode "same" adds in one rounding each, by id, and movement between: in memory they
     would be rounded, so whether they are stored must not depend on sizes."""
+    beside: Mapping[Node, Sequence[Node]] = field(default_factory=dict["Node", "Sequence[Node]"])
+    """The functions of a softmax's row maximum and sum that the kernel of both products stores, each with the nodes of
+    that kernel that have its size."""
 
     def in_own_kernel(self, node: Node) -> bool:
         """True where the node is stored by a kernel of its own kind, never computed inside another."""
@@ -67,7 +71,35 @@ def prepare(outputs: Sequence[Node], pieces: int = cost.MAX_WRITTEN_PIECES) -> P
                     forced.setdefault(id(m), why)
     sums = [products(n) for n in order if n.op is Op.SUM and isinstance(n.attrs, ProductAxes)]
     terms = frozenset(id(m) for found in sums if any(m.op is Op.MUL for m in found) for m in found)
-    return Prepared(tuple(order), forced, replaced_by, terms)
+    beside = rows_beside(tuple(order), outputs, forced)
+    for m in beside.stored:
+        forced.setdefault(id(m), "the kernel of a softmax and a product knows it, and no other does")
+    nodes = _early(order, beside.below) if beside.below else list(order)
+    return Prepared(tuple(nodes), forced, replaced_by, terms, beside.below)
+
+
+def _early(order: Iterable[Node], moved: Mapping[Node, object]) -> list[Node]:
+    """The topological order with the nodes `moved` (but for constants, functions of others) right after the last of
+    these: whatever else reads those is visited before."""
+    out: list[Node] = []
+    waiting: dict[Node, int] = {n: len(set(n.inputs)) for n in moved}
+    readers: dict[Node, list[Node]] = {}
+    for n in moved:
+        for i in dict.fromkeys(n.inputs):
+            readers.setdefault(i, []).append(n)
+    stack: list[Node] = []
+    for n in order:
+        if n in moved:
+            continue
+        stack.append(n)
+        while stack:
+            m = stack.pop()
+            out.append(m)
+            for r in readers.get(m, ()):
+                waiting[r] -= 1
+                if not waiting[r]:
+                    stack.append(r)
+    return out
 
 
 def _is_single(scatter: Node) -> bool:

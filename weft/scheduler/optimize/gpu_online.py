@@ -274,6 +274,9 @@ class _Blocks:
         if isinstance(block, Refusal):
             return block
         queries, columns = panels
+        for item in self.chain.beside:
+            self.k = run(self.k, ComputeAt(item.name, self.out, block))
+            self.k = run(self.k, *(Bind(n, LoopKind.THREAD) for n in self.loops(item.name, False)))
         self.split_reductions()
         names = [i.name for i in self.k.algorithm.items if isinstance(i, ItemValue)]
         inner = [n for n in names if n not in queries and n not in columns and n != self.scores]

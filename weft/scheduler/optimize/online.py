@@ -62,13 +62,15 @@ MAX_WIDTH_VECTORS = 16
 
 @dataclass(frozen=True, slots=True)
 class ReductionChain:
-    """The maximum, the plain sum, the weighted product, what the scores are computed by, and who reads the results."""
+    """The maximum, the plain sum, the weighted product, what the scores are computed by, and who reads the results.
+    `beside`: outputs of the rows' maximum and sum, computed in the loops of `out`."""
 
     maximum: ItemValue
     total: ItemValue
     product: ItemValue
     scores: ItemValue
     out: Output
+    beside: tuple[Output, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +101,12 @@ def find(k: Kernel) -> ReductionChain | Refusal:
     """The chain that the kernel is."""
     values = [i for i in k.algorithm.items if isinstance(i, ItemValue)]
     outputs = [i for i in k.algorithm.items if isinstance(i, Output)]
-    if len(values) != 4 or len(outputs) != 1 or any(v.reduce is None for v in values):
+    carried = {c.source for o in outputs for c in o.carries}
+    mains = [o for o in outputs if o.name not in carried]
+    if len(values) != 4 or len(mains) != 1 or any(v.reduce is None for v in values):
         reductions = sum(v.reduce is not None for v in values)
         return Refusal(
-            f"{counted(reductions, 'reduction')} and {counted(len(outputs), 'output')}; a chain has 4 and 1"
+            f"{counted(reductions, 'reduction')} and {counted(len(mains), 'output')}; a chain has 4 and 1"
         )
     top = [v for v in values if v.reduce is not None and v.reduce.op is Op.MAX]
     if len(top) != 1 or top[0].reduce is None or len(top[0].reduce.axes) != 1:
@@ -121,7 +125,13 @@ def find(k: Kernel) -> ReductionChain | Refusal:
         )
     if len({m.name, scores[0].name, totals[0].name, products[0].name}) != 4:
         return Refusal(f"{m.name}, its sum and its products are not four values")
-    return ReductionChain(m, totals[0], products[0], scores[0], outputs[0])
+    beside = tuple(o for o in outputs if o is not mains[0])
+    used = {r.source for o in beside for r in reads(o)} & {scores[0].name, products[0].name}
+    if used:
+        return Refusal(
+            f"{min(used)} is read by an output of rows; these may read {m.name} and {totals[0].name}"
+        )
+    return ReductionChain(m, totals[0], products[0], scores[0], mains[0], beside)
 
 
 def _is_product(value: ItemValue) -> bool:
@@ -226,6 +236,9 @@ class _OnePass:
         c, tall, width = self.chain, self.choice.tall, self.choice.columns
         assert c.maximum.reduce is not None
         around, outer, tile = self.output(tall, _rows_per_block(high(self.row.extent), tall))
+        for item in c.beside:
+            self.k = run(self.k, ComputeAt(item.name, self.out, outer))
+            self.k = attempt(self.k, Vectorize(self.k.nests[item.name].loops[-1].var.name))
         if high(c.maximum.reduce.axes[0].extent) <= width:
             self.whole(outer, tile, width)
             self.tiles(outer, around, tall, (self.out, outer))
