@@ -7,6 +7,7 @@ import pytest
 
 import weft
 from weft.errors import ArgumentError
+from weft.sessions.execution import Execution
 from weft.sessions.session import session
 
 rng = np.random.default_rng(0)
@@ -103,13 +104,13 @@ def test_an_interrupted_run_leaves_a_session_that_computes_right(monkeypatch: py
     (form,) = s._forms.values()
     for error in (KeyboardInterrupt, MemoryError):
         x[3] = floats(16)
-        execute = type(form)._execute
+        execute = Execution.run
 
         def failing(self, *args, error=error, execute=execute):
             execute(self, *args)  # what is kept has been written over
             raise error
 
-        monkeypatch.setattr(type(form), "_execute", failing)
+        monkeypatch.setattr(Execution, "run", failing)
         with pytest.raises(error):
             s(x)
         monkeypatch.undo()
@@ -262,7 +263,7 @@ def test_a_run_within_a_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         s, other, x = session(mlp, pool=pool), session(mlp, pool=pool), floats(64, 16)
         s(x)
         (form,) = s._forms.values()
-        execute = type(form)._execute
+        execute = Execution.run
 
         def interrupted(self, *args):  # as a handler of a signal would
             monkeypatch.undo()
@@ -271,7 +272,7 @@ def test_a_run_within_a_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
                 with pytest.raises(ArgumentError, match="within a run"):
                     within()
 
-        monkeypatch.setattr(type(form), "_execute", interrupted)
+        monkeypatch.setattr(Execution, "run", interrupted)
         x[3] = floats(16)
         assert np.array_equal(s(x).numpy(), anew(mlp, x).numpy())
         assert np.array_equal(other(x).numpy(), anew(mlp, x).numpy())

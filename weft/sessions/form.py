@@ -7,10 +7,9 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft.autograd.value import Value
-from weft.backends.storage import Storage
 from weft.core.args.handle import standing_for
 from weft.errors import MemoryPlanError
 from weft.ir import graph
@@ -19,18 +18,18 @@ from weft.ir.index import Int, Var
 from weft.ir.regions.region import NOTHING, Region
 from weft.sessions import plan_file
 from weft.sessions.buckets import Bucket, Changes, Placed, changes, in_order, one_element, placed
-from weft.sessions.inputs import Array, Inputs
+from weft.sessions.execution import Execution
+from weft.sessions.inputs import Array, EditedError, Inputs
 from weft.sessions.keeper import EVERYTHING, Choice, FormMemory, Keeper, name_of
 from weft.sessions.keeping import MAX_CLASSES
-from weft.sessions.plans import Bound, Run, planned
+from weft.sessions.plans import Run, planned
 from weft.sessions.pool import MemoryPool
 from weft.sessions.recorded import Template
 from weft.sessions.stale import Leaves, Stale
-from weft.sessions.state import copied, own_memory
 from weft.sessions.step import Change, StepGraph, leaf_for, step_graph, varying
 
 if TYPE_CHECKING:
-    from weft.backends.protocol import Memory
+    from weft.backends.storage import Storage
     from weft.core.tensor.tensor import Tensor
 
 
@@ -77,7 +76,7 @@ class Form:
         self._too_large: set[State] = set()
         """Steps that take more memory than there is."""
         self.steps: dict[State, Step] = {}
-        self._bound: dict[Run, Bound] = {}
+        self._execution = Execution(template, self.inputs, self.keeper, self._old)
         self._lost: Lost = ALL_THERE
         """The kept nodes whose places the scratch of runs has taken."""
         self._lost_after: Lost = ALL_THERE
@@ -102,9 +101,25 @@ class Form:
         if self.values is not None and not moved and self.inputs.are_last(objects):
             self.counts.same += 1
             return self._outputs({})
-        now, changed = self.inputs.look(objects, arrays, said)
         values = self.values
         self.values = None  # until all is done: what fails or is interrupted leaves nothing
+        try:
+            return self._run(values, objects, arrays, said, numbers, moved)
+        except EditedError:  # by another thread, or by a handler of a signal
+            self.inputs.forget()
+            return self._run(None, objects, arrays, {}, numbers, moved)
+
+    def _run(
+        self,
+        values: dict[Node, Storage] | None,
+        objects: Sequence[Tensor],
+        arrays: Mapping[int, Array],
+        said: Mapping[int, Region],
+        numbers: Mapping[Var, int],
+        moved: Sequence[Var],
+    ) -> Any:
+        """The results, from the last values of what is kept."""
+        now, changed = self.inputs.look(objects, arrays, said)
         with self._mode():
             reach = None
             if values is not None:
@@ -123,14 +138,15 @@ class Form:
         return self._whole is not None
 
     def _computed_all(
-        self, inputs: Mapping[int, Storage], numbers: Mapping[Var, int], values: dict[Node, Storage]
+        self, inputs: dict[int, Storage], numbers: Mapping[Var, int], values: dict[Node, Storage]
     ) -> dict[Node, Region]:
         """Compute everything; the regions of results, which are all of them."""
         if self._whole is None:
             self.choose()
         assert self._whole is not None
         self.keeper.enter(self)
-        self._execute(self._whole, inputs, values, [numbers[v] for v in self.template.variables])
+        self._execution.moved()
+        self._execution.run(self._whole, inputs, values, [numbers[v] for v in self.template.variables])
         self.counts.whole += 1
         self.keeper.log.record(EVERYTHING)
         self._stale, self._lost = Stale(), self._lost_after
@@ -139,7 +155,7 @@ class Form:
     def _computed(
         self,
         changes: Sequence[Placed],
-        inputs: Mapping[int, Storage],
+        inputs: dict[int, Storage],
         numbers: Mapping[Var, int],
         values: dict[Node, Storage],
     ) -> dict[Node, Region] | None:
@@ -159,7 +175,7 @@ class Form:
             env = step.leaves.env(at)
             for n in step.invalidates:
                 del values[n]
-            self._execute(step.run, inputs, values, (*at, *step.graph.starts.made(env)))
+            self._execution.run(step.run, inputs, values, (*at, *step.graph.starts.made(env)))
             self._stale, self._lost = stale, step.lost
             self.counts.steps += 1
             self.keeper.log.record(name_of(change.bucket))
@@ -217,7 +233,7 @@ class Form:
                 if after is None:
                     return None
                 leaves = Leaves(made.parts, variables, made.starts)
-                return Step(made, leaves, keeper.within(run), gone - lost, after)
+                return Step(made, leaves, keeper.within(run).with_memories_kept(), gone - lost, after)
             if gone == keeper.places.keys():
                 return None
             gone = gone | (keeper.places.keys() if reached is None else reached)
@@ -244,55 +260,6 @@ class Form:
                 raise MemoryPlanError("session: what computes everything takes more than there is")
             gone = gone | (keeper.places.keys() if reached is None else reached)
 
-    def _execute(
-        self, r: Run, inputs: Mapping[int, Storage], values: dict[Node, Storage], at: Sequence[int]
-    ) -> None:
-        """Run a plan. It writes over what is kept."""
-        if r.plan is None:
-            return
-        b = self._bound.get(r)
-        if b is None:
-            b = self._bound[r] = self._bind(r)
-        memories: list[Memory] = list(b.template)
-        for i, k in b.inputs:
-            memories[i] = inputs[k].memory
-        for i, n in b.kept:
-            memories[i] = values[n].memory
-        for i, n in b.given:
-            memories[i] = own_memory(values, n)
-        numbers = [at[k] for k in r.values]
-        memories = r.plan.external(memories, numbers, self.keeper.places_of(r, values))
-        if r.offsets:
-            memories += self.keeper.scratch_of(r)
-        r.plan.start(memories, numbers)
-        device = self.template.device
-        for k, nodes in b.made:
-            n = nodes[0]
-            values[n] = self.keeper.placed(n, Storage(device, memories[k], n.dtype, _sized(n)))
-            for other in nodes[1:]:
-                values[other] = copied(values[n], self.keeper.place(other))
-
-    def _bind(self, r: Run) -> Bound:
-        """The memories of a run, by where they are found."""
-        places, results = self.keeper.places, self._results
-        template = list(r.template)
-        kept: list[tuple[int, Node]] = []
-        given: list[tuple[int, Node]] = []
-        for i, n in r.sources:
-            if n in self._old:
-                own = i in r.replaced and n in results and n not in places
-                (given if own else kept).append((i, n))  # others have results only
-            else:
-                template[i] = self.template.draws[n]
-        assert r.plan is not None
-        first = len(r.plan.feed or template)
-        made = tuple([
-            (first + k, nodes)
-            for k, (nodes, o) in enumerate(zip(r.results, r.plan.outputs, strict=True))
-            if o.replaces is None or len(nodes) > 1 or not results.isdisjoint(nodes)
-        ])  # fmt: skip
-        return Bound(tuple(template), r.inputs, tuple(kept), tuple(given), made)
-
     # what is kept ---------------------------------------------------------------------------------------------------
 
     def choose(self, seconds: float = 0.0, chosen: bool = False) -> None:
@@ -312,7 +279,7 @@ class Form:
         self.release()
         self.keeper.keep(choice)
         self._choice, self.steps, self._known_lost = choice, {}, {ALL_THERE: ALL_THERE}
-        self._bound = {}
+        self._execution.clear()
         with self._mode():
             self._whole, lost = self._everything()
         self._lost_after = self._known_lost.setdefault(lost, lost)
@@ -320,6 +287,7 @@ class Form:
     def release(self) -> None:
         """Let go of all that is kept: the next run computes everything."""
         self.values = None
+        self._execution.moved()
         self.keeper.release(self)
 
     def memory(self) -> FormMemory:
@@ -418,11 +386,6 @@ class Form:
         if n in self._number:
             return self.inputs.last(self._number[n])
         return self.values[n] if n in self.values else n.storage  # noqa: SIM401  (typed as there)
-
-
-def _sized(n: Node) -> tuple[int, ...]:
-    """The shape of a node: sessions have no other than known ones."""
-    return cast("tuple[int, ...]", n.shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

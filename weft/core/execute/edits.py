@@ -35,6 +35,10 @@ modules = Edits()
 tensors = Edits()
 """A tensor that was marked as captured stands for another value. Steps that write over its elements do not count."""
 
+elements = Edits()
+"""The elements of a storage whose writes somebody watches (`ownership.watch_writes`) were, or are, written over: the
+tensor has another storage object."""
+
 CAPTURED = "_captured"
 """The attribute by which a tensor is marked."""
 
