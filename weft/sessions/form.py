@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from weft.ir import graph
 from weft.ir.graph import Node
 from weft.ir.index import Int, Var
 from weft.ir.regions.region import NOTHING, Region
+from weft.scheduler.keeping import nbytes
 from weft.sessions import plan_file
 from weft.sessions.buckets import Bucket, Changes, Placed, changes, in_order, one_element, placed
 from weft.sessions.execution import Execution
@@ -27,6 +30,8 @@ from weft.sessions.pool import MemoryPool
 from weft.sessions.recorded import Template
 from weft.sessions.stale import Leaves, Stale
 from weft.sessions.step import Change, StepGraph, leaf_for, step_graph, varying
+from weft.sessions.transitions import TransitionLog
+from weft.sessions.trial import LEAST_GAIN, PAST_RUNS, Past, is_faster
 
 if TYPE_CHECKING:
     from weft.backends.storage import Storage
@@ -77,6 +82,8 @@ class Form:
         """Steps that take more memory than there is."""
         self.steps: dict[State, Step] = {}
         self._execution = Execution(template, self.inputs, self.keeper, self._old)
+        self._past: deque[Past] = deque(maxlen=PAST_RUNS)
+        """The last runs in which something changed."""
         self._lost: Lost = ALL_THERE
         """The kept nodes whose places the scratch of runs has taken."""
         self._lost_after: Lost = ALL_THERE
@@ -121,16 +128,31 @@ class Form:
         """The results, from the last values of what is kept."""
         now, changed = self.inputs.look(objects, arrays, said)
         with self._mode():
-            reach = None
+            steps = None
             if values is not None:
                 steps = placed(changed, self.template.leaves, numbers, moved)
-                reach = self._computed(steps, now, numbers, values)
-            if reach is None:
-                values = dict["Node", "Storage"]()
-                reach = self._computed_all(now, numbers, values)
+            values, reach = self._computed_from(values, steps, now, numbers)
         self.inputs.keep(now)
         self.values, self._numbers = values, dict(numbers)
+        if steps is None or steps:
+            self._past.append(Past(steps, self._numbers))
         return self._outputs(reach)
+
+    def _computed_from(
+        self,
+        values: dict[Node, Storage] | None,
+        steps: Sequence[Placed] | None,
+        inputs: dict[int, Storage],
+        numbers: Mapping[Var, int],
+    ) -> tuple[dict[Node, Storage], dict[Node, Region]]:
+        """What is kept after changes, None of them for everything, and the regions of results that they reach."""
+        reach = None
+        if values is not None and steps is not None:
+            reach = self._computed(steps, inputs, numbers, values)
+        if values is None or reach is None:
+            values = dict["Node", "Storage"]()
+            reach = self._computed_all(inputs, numbers, values)
+        return values, reach
 
     @property
     def is_planned(self) -> bool:
@@ -269,9 +291,49 @@ class Form:
         if self.keeper.pool is None and not chosen:
             self.keep(Choice(self.keeper.stored))
             return
+        tried = chosen and self.is_planned and self.keeper.pool is not None
+        before = (self._choice, self.keeper.answer) if tried else None
         with self._mode():
             reaches = self._reaches(buckets)
-            self.keep(self.keeper.solved(reaches, seconds, lambda choice: self._measured(choice, buckets)))
+            half = seconds / 2  # the rest is for the trial
+            self.keep(self.keeper.solved(reaches, half, lambda choice: self._measured(choice, buckets)))
+        now, answer = self._choice, self.keeper.answer
+        if before is None or (before[0].nodes, before[0].arena) == (now.nodes, now.arena):
+            return
+        fewer = sum(map(nbytes, now.nodes)) < sum(map(nbytes, before[0].nodes))
+        gain = 0.0 if fewer else LEAST_GAIN
+        if is_faster(self._timed, lambda: self.keep(before[0]), list(self._past), half, gain):
+            self.keep(now)
+            self.keeper.answer = answer
+        else:
+            self.release()
+            self.keeper.answer = before[1]
+
+    def _timed(self, past: Sequence[Past], seconds: float) -> list[int]:
+        """The nanoseconds of past runs, done again on the last inputs with what is kept now, until time is up. None of
+        them where there are no such inputs any more."""
+        counts, log, end = self.counts, self.keeper.log, time.monotonic() + seconds
+        self.counts, self.keeper.log = Counts(), TransitionLog()
+        found: list[int] = []
+        values: dict[Node, Storage] | None = None
+        try:
+            with self._mode():
+                inputs = self.inputs.last_values()
+                for run in past:
+                    plans = -1
+                    while plans != len(self.steps):  # what was planned meanwhile takes no time later
+                        plans, start = len(self.steps), time.perf_counter_ns()
+                        values, _ = self._computed_from(values, run.steps, inputs, run.numbers)
+                        self.template.device.synchronize()
+                        ns = time.perf_counter_ns() - start
+                    found.append(ns)
+                    if time.monotonic() > end:
+                        break
+        except (EditedError, MemoryPlanError):
+            pass
+        finally:
+            self.counts, self.keeper.log = counts, log
+        return found
 
     def keep(self, choice: Choice) -> None:
         """Keep these nodes from here on, with a plan for everything; the next run is one. MemoryPlanError where nodes

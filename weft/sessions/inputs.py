@@ -92,7 +92,8 @@ class Inputs:
         """Have the values of all inputs in `now`. EditedError where one was edited since it was looked at."""
         if len(now) < len(self._leaves):
             for k in self._rest:
-                storage = self._captured[k]()
+                source = self._captured.get(k)
+                storage = None if source is None else source()
                 if storage is None:
                     raise EditedError
                 now[k] = storage
@@ -156,6 +157,12 @@ class Inputs:
             else:
                 self._captured.pop(k, None)
         self._kept_edit = self._looked_at if len(self._captured) == len(self._rest) else None
+
+    def last_values(self) -> dict[int, Storage]:
+        """The last values of all inputs. EditedError where one that is no argument is another one since."""
+        now = dict(self.values)
+        self.complete(now)
+        return now
 
     def last(self, k: int) -> Storage:
         """The last value of an input."""
