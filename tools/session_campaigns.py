@@ -271,10 +271,10 @@ def limits_of(c: Campaign, given: argparse.Namespace, p: GraphProgram | None, ra
     for k in range(LIMITS_EACH):
         limit = few - 1 if k == 0 else random.randint(few, max(few, 2 * most))
         c.done["pairs"] += 1
-        guarded(c, p, lambda limit=limit: within(e, random, limit, limit < few))
+        guarded(c, p, lambda limit=limit: within(e, random, limit, limit < few, repr(p)))
 
 
-def within(e: Edited, random: Random, limit: int, is_refused: bool) -> None:
+def within(e: Edited, random: Random, limit: int, is_refused: bool, what: str) -> None:
     """A sequence in a limit, with its peak counted, or its refusal."""
     s = e.session(memory=limit)
     if is_refused:
@@ -283,12 +283,12 @@ def within(e: Edited, random: Random, limit: int, is_refused: bool) -> None:
         except MemoryPlanError:
             e.c.done["refused"] += 1
             return
-        e.c.report("not refused", f"{limit}")
+        e.c.report("not refused", f"{limit}: {what}")
         return
-    e.sequence(random, s, 2, f"limit {limit}")
+    e.sequence(random, s, 2, f"limit {limit} {what}")
     planned = s.stats().planned_bytes
     if planned > limit:
-        e.c.report("overrun", f"{planned} planned in {limit}")
+        e.c.report("overrun", f"{planned} planned in {limit}: {s.stats()} {what}")
     device: Any = open_device(e.device)
     xs: list[Any] = e.tensors()
     more = (0,) if e.variable is not None else ()
@@ -301,7 +301,7 @@ def within(e: Edited, random: Random, limit: int, is_refused: bool) -> None:
     peak, planned = device.pool.peak_bytes - before, s.stats().planned_bytes
     del y
     if peak > planned:
-        e.c.report("peak", f"{peak} for {planned} planned, limit {limit}")
+        e.c.report("peak", f"{peak} for {planned} planned, limit {limit}: {what}")
     e.c.done["exact peaks" if peak == planned else "peaks below"] += 1
 
 

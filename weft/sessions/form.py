@@ -28,6 +28,7 @@ from weft.sessions.keeping import MAX_CLASSES
 from weft.sessions.plans import Run, planned
 from weft.sessions.pool import MemoryPool
 from weft.sessions.recorded import Template
+from weft.sessions.sharing import Ladder
 from weft.sessions.stale import Leaves, Stale
 from weft.sessions.step import Change, StepGraph, leaf_for, step_graph, varying
 from weft.sessions.transitions import TransitionLog
@@ -165,8 +166,10 @@ class Form:
         """Compute everything; the regions of results, which are all of them."""
         if self._whole is None:
             self.choose()
+        if not self.keeper.enter(self):
+            self.choose()
+            self.keeper.enter(self)
         assert self._whole is not None
-        self.keeper.enter(self)
         self._execution.moved()
         self._execution.run(self._whole, inputs, values, [numbers[v] for v in self.template.variables])
         self.counts.whole += 1
@@ -187,7 +190,9 @@ class Form:
         changes = [self._in_class(c, numbers) for c in changes]
         if not self._are_planned(changes):
             return None
-        self.keeper.enter(self)
+        if not self.keeper.enter(self):
+            self._whole = None
+            return None
         for change in changes:
             step = self.steps[change.bucket, self._lost]
             at = (*change.starts, *numbers.values())
@@ -352,6 +357,16 @@ class Form:
         self._execution.moved()
         self.keeper.release(self)
 
+    def ladder(self, runs: int, turns: int) -> Ladder:
+        """What the form may keep, for so many runs, of which some came after another form's."""
+        with self._mode():
+            return self.keeper.ladder(self.keeper.problem(self._reaches(self._buckets())), runs, turns)
+
+    def keep_within(self, nbytes: int) -> None:
+        """Let go of all that is kept, and choose anew at the next run, within so many bytes."""
+        self.release()
+        self.keeper.part, self._whole = nbytes, None
+
     def memory(self) -> FormMemory:
         """The bytes that the form takes while it runs, by the plans that there are."""
         return self.keeper.memory(
@@ -384,6 +399,8 @@ class Form:
                 self._plan([state])
                 new.append(state)
             if state in self._too_large:
+                for unchecked in new:  # against the limit: they are planned again when they come alone
+                    self.steps.pop(unchecked, None)
                 return False
             lost = self.steps[state].lost
         if not new:
@@ -409,6 +426,7 @@ class Form:
         with self._mode():
             saved = plan_file.load(path, self.keeper.graph, self.keeper.device)
             self.keep(Choice(self.keeper.adopted(saved, os.fspath(path))))
+            self.keeper.planned = self.memory()
             if not self.keeper.fits:
                 self.choose()
 
