@@ -360,7 +360,8 @@ class Form:
     def ladder(self, runs: int, turns: int) -> Ladder:
         """What the form may keep, for so many runs, of which some came after another form's."""
         with self._mode():
-            return self.keeper.ladder(self.keeper.problem(self._reaches(self._buckets())), runs, turns)
+            problem = self.keeper.problem(self._reaches(self._buckets()))
+            return self.keeper.ladder(problem, self.memory().scratch, runs, turns)
 
     def keep_within(self, nbytes: int) -> None:
         """Let go of all that is kept, and choose anew at the next run, within so many bytes."""

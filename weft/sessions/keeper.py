@@ -94,6 +94,8 @@ class Keeper:
         self.planned = FormMemory()
         self.part: int | None = None
         """The bytes of the pool that are the form's; None where it takes turns with others."""
+        self._least = 0
+        """The bytes that the plans of the last choice that was refused take at least."""
         self.places: dict[Node, int] = {}
         """The nodes with a place in the arena, by number."""
         self.shares = False
@@ -137,8 +139,8 @@ class Keeper:
         try:
             apart = self._fitting(p, self.limit, seconds, lambda a: measure(Choice(self._nodes(a))))
         except MemoryPlanError as error:
-            if self.part is not None:  # which is too little: others make room for it at its turns
-                self.part = None
+            if self.part is not None and self.part < self._least <= self.pool.nbytes:  # and no more than has to be
+                self.part = self._least
                 return self.solved(reaches, seconds, measure)
             refused = error
         if apart is None or apart.ns > (1 + LEAST_LOST) * keep(p).ns:
@@ -160,7 +162,7 @@ class Keeper:
     def _sharing(self, p: Retention, limit: int, seconds: float) -> tuple[Keeping, Choice] | None:
         """The best answer in which scratch may take the places of what is kept, where the device can do that."""
         device, pinned = self._template.device, sum(aligned(v.nbytes) for v in p.values if v.pinned)
-        if not isinstance(device, Divider):
+        if not isinstance(device, Divider) or self.part is not None:  # scratch is what others have, too
             return None
         given = sum(rounded(device, v.nbytes) for v in p.values if v.pinned)
         room = most_within(device, limit - given)
@@ -192,6 +194,7 @@ class Keeper:
             needs.append(measure(answer))
             if needs[-1] <= limit:
                 return answer
+        self._least = min(needs)
         raise MemoryPlanError(
             f"session: its results and what its largest run needs take at least {min(needs):,} bytes, and the limit "
             f"is {limit:,}. Raise memory=, or use smaller inputs"
@@ -309,8 +312,9 @@ class Keeper:
         assert self.pool is not None
         return min(self.pool.nbytes, self.part or self.pool.nbytes)
 
-    def ladder(self, p: Retention, runs: int, turns: int) -> Ladder:
-        """What may be kept, from all that is worth it to results only, with its bytes and times by estimate."""
+    def ladder(self, p: Retention, scratch: int, runs: int, turns: int) -> Ladder:
+        """What may be kept, from all that is worth it to results only, with its bytes and times by estimate. `scratch`:
+        what plans take; it is no less with less that is kept."""
         self._problem = p
         order, first = rank(p), members(p.pinned)
         limit, rungs, whole = unlimited(p, order), list[Rung](), 0.0
@@ -320,7 +324,7 @@ class Keeper:
             if answer is None:
                 continue
             kept = sum(aligned(p.values[k].nbytes) for k in answer.kept)
-            rungs.append(Rung(kept, max(s.scratch for s in answer.states), answer.ns))
+            rungs.append(Rung(kept, max(scratch, *(s.scratch for s in answer.states)), answer.ns))
             whole = answer.states[0].ns
         return Ladder(tuple(rungs), whole, runs, turns)
 

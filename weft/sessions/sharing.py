@@ -53,7 +53,7 @@ def divided(ladders: Sequence[Ladder], nbytes: int) -> list[Rung] | None:
             return None
         _, m, at[m] = min(downs)
     apart = sum(x.runs * r.ns for x, r in zip(ladders, chosen(), strict=True))
-    in_turns = sum(x.runs * x.rungs[0].ns + x.turns * x.whole_ns for x in ladders)
+    in_turns = sum((x.runs - x.turns) * x.rungs[0].ns + x.turns * x.whole_ns for x in ladders)
     return chosen() if apart < in_turns else None
 
 
