@@ -1,15 +1,16 @@
-"""Campaigns against sessions: random programs, random edits, random limits; each result against a session that starts anew.
+"""Campaigns against sessions: random programs, edits and limits; each result against a session that starts anew.
 
     python tools/session_campaigns.py edits --sequences 10000                    # on cpu:0
     python tools/session_campaigns.py edits --sequences 1000 --device dummy:0    # every access is checked
     python tools/session_campaigns.py limits --pairs 10000                       # on a device that counts bytes
-    python tools/session_campaigns.py files                                      # every byte of a plan file, each changed
+    python tools/session_campaigns.py files                                      # every byte of a plan file
 
 `edits`: programs of random ops, and nets of attention and wide maps of which one row is asked for, are run through
 sequences of edits: none, one element, boxes, several inputs, all, fresh arrays, equal arrays, results that are held.
-`limits`: each program is run in limits between the least that a refusal names and what it takes without one; the peak of
-allocations has to be what was planned, and less than the least has to be refused. The exit status is 1 where any bit
-differs, any limit is overrun, or anything else is raised. A seed prints the same campaign again.
+`limits`: each program is run in limits between the least that a refusal names and what it takes without one; the peak
+of allocations has to be what was planned, and less than the least has to be refused. `files`: each byte is changed to
+several others; the file has to be refused, or harmless. The exit status is 1 where any bit differs, any limit is
+overrun, or anything else is raised.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from weft.testing.strategies import programs
 
 Function = Callable[..., Any]
 Array = np.ndarray[Any, Any]
+Each = Callable[["Campaign", argparse.Namespace, "GraphProgram | None", Random], None]
 
 MOST_EDITS = 6
 SEQUENCES_EACH = 8
@@ -79,7 +81,7 @@ def same_bits(a: Array, b: Array) -> bool:
     """Equal to the bit, but for the bits of NaN."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    nan = (a != a) & (b != b)  # noqa: PLR0124
+    nan = (a != a) & (b != b)
     return bool(np.all(nan | (bits(a) == bits(b))))
 
 
@@ -293,7 +295,7 @@ def within(e: Edited, random: Random, limit: int, is_refused: bool, what: str) -
     xs: list[Any] = e.tensors()
     more = (0,) if e.variable is not None else ()
     s(*xs, *more)
-    (form,) = s._forms.values()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    (form,) = s._forms.values()  # pyright: ignore[reportPrivateUsage]
     form.release()
     gc.collect()
     before = device.pool.peak_bytes = device.pool.used_bytes
@@ -305,10 +307,7 @@ def within(e: Edited, random: Random, limit: int, is_refused: bool, what: str) -
     e.c.done["exact peaks" if peak == planned else "peaks below"] += 1
 
 
-def walk(
-    c: Campaign, given: argparse.Namespace, each: Callable[[Campaign, argparse.Namespace, GraphProgram | None, Random], None],
-    unit: str, count: int,
-) -> None:  # fmt: skip
+def walk(c: Campaign, given: argparse.Namespace, each: Each, unit: str, count: int) -> None:
     """Programs until so many units are done."""
     strategy = programs(given.steps, (float32, int32))
     turn, shown = given.seed, 0.0
@@ -362,6 +361,7 @@ def files(c: Campaign) -> None:
 
 
 def loaded(c: Campaign, f: Function, x: weft.Tensor, t: Any, path: Path, wanted: list[Array]) -> None:
+    """Load a plan file, and run by it."""
     try:
         s = session(f, x, t, plan=path)
     except FileFormatError:

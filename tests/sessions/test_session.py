@@ -101,7 +101,6 @@ def test_numbers_are_runtime_variables_where_the_example_shows_one() -> None:
 def test_an_interrupted_run_leaves_a_session_that_computes_right(monkeypatch: pytest.MonkeyPatch) -> None:
     s, x = session(mlp), floats(64, 16)
     s(x)
-    (form,) = s._forms.values()
     for error in (KeyboardInterrupt, MemoryError):
         x[3] = floats(16)
         execute = Execution.run
@@ -262,7 +261,6 @@ def test_a_run_within_a_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with weft.memory_pool(1 << 20) as pool:
         s, other, x = session(mlp, pool=pool), session(mlp, pool=pool), floats(64, 16)
         s(x)
-        (form,) = s._forms.values()
         execute = Execution.run
 
         def interrupted(self, *args):  # as a handler of a signal would

@@ -30,9 +30,7 @@ def test_a_division_has_room_and_costs_less_than_taking_turns() -> None:
         found += 1
         assert needed(chosen) <= nbytes and all(r in x.rungs for r, x in zip(chosen, ladders, strict=True))
         apart = sum(x.runs * r.ns for x, r in zip(ladders, chosen, strict=True))
-        assert apart < sum(
-            (x.runs - x.turns) * x.rungs[0].ns + x.turns * x.whole_ns for x in ladders
-        )
+        assert apart < sum((x.runs - x.turns) * x.rungs[0].ns + x.turns * x.whole_ns for x in ladders)
     assert found > 200
 
 
@@ -45,7 +43,9 @@ def test_divisions_are_close_to_the_best() -> None:
         if chosen is None:
             continue
         every = itertools.product(*(x.rungs for x in ladders))
-        times = [sum(x.runs * r.ns for x, r in zip(ladders, c, strict=True)) for c in every if needed(c) <= nbytes]
+        times = [
+            sum(x.runs * r.ns for x, r in zip(ladders, c, strict=True)) for c in every if needed(c) <= nbytes
+        ]
         ratios.append(sum(x.runs * r.ns for x, r in zip(ladders, chosen, strict=True)) / min(times))
     assert np.mean(ratios) < 1.06
 

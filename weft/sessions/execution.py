@@ -1,10 +1,10 @@
 """Runs of plans on what a form of a session keeps.
 
     the first time      all memories are looked up, a few for each kernel, and given to the plan
-    again               where nothing was moved meanwhile: only those of arguments, and of results that the caller may have
+    again               where nothing was moved meanwhile: only those of arguments, and of results
 
-What else a plan reads and writes is where it was: kept values move only here, and of the tensors that the function uses
-without being given them `core/execute/edits.py` knows whether any changed. Their memories are not held, so another
+What else a plan reads and writes is where it was: kept values move only here, and of the tensors that the function
+uses without being given them `core/execute/edits.py` knows whether any changed. Their memories are not held, so another
 thread could have them freed while kernels run: then, and where anything was edited during a run, it does not count.
 """
 # Tests: tests/sessions/test_session.py
@@ -24,11 +24,11 @@ from weft.sessions.state import copied, own_memory
 if TYPE_CHECKING:
     from weft.backends.protocol import Memory
     from weft.ir.graph import Node
+    from weft.scheduler.plan import Plan
     from weft.sessions.inputs import Inputs
     from weft.sessions.keeper import Keeper
     from weft.sessions.plans import Run
     from weft.sessions.recorded import Template
-    from weft.scheduler.plan import Plan
 
 
 @dataclass(slots=True, eq=False)
@@ -75,9 +75,7 @@ class Execution:
         """Have the next run of each plan look up all memories: what is kept is elsewhere."""
         self._layout = object()
 
-    def run(
-        self, r: Run, inputs: dict[int, Storage], values: dict[Node, Storage], at: Sequence[int]
-    ) -> None:
+    def run(self, r: Run, inputs: dict[int, Storage], values: dict[Node, Storage], at: Sequence[int]) -> None:
         """Run a plan, which writes over what is kept. `at`: the values of all runtime variables. EditedError where what
         the function uses without being given it was edited meanwhile."""
         if r.plan is None:
@@ -115,9 +113,7 @@ class Execution:
         b.plan.start_again(changed, numbers)
         if b.made:
             at = dict(changed)
-            made = [
-                at[first + k] if first + k in at else values[nodes[0]].memory for k, nodes in b.made
-            ]
+            made = [at[first + k] if first + k in at else values[nodes[0]].memory for k, nodes in b.made]
             self._note(b, made, values)
 
     def _anew(

@@ -139,7 +139,9 @@ class Keeper:
         try:
             apart = self._fitting(p, self.limit, seconds, lambda a: measure(Choice(self._nodes(a))))
         except MemoryPlanError as error:
-            if self.part is not None and self.part < self._least <= self.pool.nbytes:  # and no more than has to be
+            if (
+                self.part is not None and self.part < self._least <= self.pool.nbytes
+            ):  # no more than has to be
                 self.part = self._least
                 return self.solved(reaches, seconds, measure)
             refused = error

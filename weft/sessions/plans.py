@@ -60,7 +60,9 @@ class Run:
 
     def with_memories_kept(self) -> Run:
         """The same run, which can run again on the memories of its last run, where the device has such."""
-        return self if self.plan is None else replace(self, plan=self.plan.with_memories_kept(), is_alone=True)
+        return (
+            self if self.plan is None else replace(self, plan=self.plan.with_memories_kept(), is_alone=True)
+        )
 
     def with_scratch_given(self) -> Run:
         """The same run, whose workspace is given."""

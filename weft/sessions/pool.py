@@ -3,10 +3,10 @@
     with weft.memory_pool(6 << 30) as pool:
         encode, denoise, decode = (weft.session(f, x, pool=pool) for f, x in graphs)
 
-Where the limit leaves no room for what the next session keeps, it is divided among them (`sharing.py`): each has bytes of
-its own from then on. Where that would cost more than it saves, the one that ran longest ago loses all that it kept, and
-computes it again at its next run. Weights are nobody's: sessions that use the same tensors read the same memory. Scratch
-is the device's, which all plans share.
+Where the limit leaves no room for what the next session keeps, it is divided among them (`sharing.py`): each has bytes
+of its own from then on. Where that would cost more than it saves, the one that ran longest ago loses all that it kept,
+and computes it again at its next run. Weights are nobody's: sessions that use the same tensors read the same memory.
+Scratch is the device's, which all plans share.
 """
 # Tests: tests/sessions/test_keeper.py
 

@@ -1,10 +1,10 @@
-"""A pool's limit, divided among its sessions: each keeps what is worth most per byte, and none loses it at another's turn.
+"""A pool's limit, divided among its sessions: each keeps what is worth most per byte, and loses it at nobody's turn.
 
     taking turns    a session that runs takes what it needs, and those that ran longest ago lose all that they kept
     divided         each has bytes of its own; scratch, which runs take one after the other, counts once
 
-Dividing costs time in every run, taking turns a run of everything after each change of turns: what is less by the turns so
-far is done. Steps down are taken where they cost least per byte, as for the values of one session.
+Dividing costs time in every run, taking turns a run of everything after each change of turns: what is less by the turns
+so far is done. Steps down are taken where they cost least per byte, as for the values of one session.
 """
 # Tests: tests/sessions/test_sharing.py
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """A choice of what to keep: its bytes with those of results, the most scratch of a run, the expected time of one."""
+    """A choice of what to keep: its bytes with those of results, the most scratch of a run, a run's expected time."""
 
     kept: int
     scratch: int

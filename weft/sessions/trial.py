@@ -2,8 +2,8 @@
 
     estimates say that B is faster than A       run the last runs with B, then with A: B stays where it was faster
 
-What is kept is chosen by estimates. Where they are far off, the choice can be worse than the one before: a trial says so,
-since runs with equal inputs compute the same again.
+What is kept is chosen by estimates. Where they are far off, the choice can be worse than the one before: a trial says
+so, since runs with equal inputs compute the same again.
 """
 # Tests: tests/sessions/test_keeper.py
 
