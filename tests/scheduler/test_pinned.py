@@ -113,6 +113,25 @@ def test_one_row_reads_what_lies_along_the_sum_in_squares() -> None:
             assert k.nests["sum_chain"].prefetch is not None
 
 
+def test_a_row_times_several_weights_reads_all_in_squares() -> None:
+    """A gate and what it opens, of one row: each sum in its order, none of them gathered."""
+    info = replace(registry.open_device("cpu:0").info, vector_bytes=64, vector_registers=32)
+    gated = lambda x, g, u: (x @ g.T).sigmoid() * (x @ u.T) + (x @ g.T)  # noqa: E731
+    with weft.numerics("same"):
+        x = weft.tensor(array(1, 300)).realize()
+        weights = [weft.tensor(array(77, 300)).realize() for _ in range(2)]
+        (spec,) = kernelize([gated(x, *weights).value.node])
+        k = schedule(spec.algorithm, info)
+    chains = [n for name, n in k.nests.items() if name.endswith("chain")]
+    assert len(chains) == 2
+    for n in chains:
+        assert n.loops[-1].kind is LoopKind.VECTOR and n.loops[-1].extent == 16
+        assert [s.kind for s in n.loops if s.reduce] == [LoopKind.SERIAL, LoopKind.UNROLL]
+    for depth, columns in ((300, 77), (64, 16), (1000, 33), (17, 5)):
+        weights = [weft.tensor(array(columns, depth, seed=seed)) for seed in (1, 2)]
+        assert_slices_agree(lambda x, weights=weights: (gated(x, *weights),), [array(9, depth)], (1, 2, 9))
+
+
 def test_one_row_of_a_large_product_is_summed_in_its_blocks_by_tasks() -> None:
     info = replace(registry.open_device("cpu:0").info, cores=2, flops=1e7)
     with weft.numerics("same"):

@@ -7,6 +7,7 @@ import pytest
 
 import weft
 from weft.errors import ArgumentError
+from weft.sessions.execution import Execution
 from weft.sessions.session import session
 
 rng = np.random.default_rng(0)
@@ -100,16 +101,15 @@ def test_numbers_are_runtime_variables_where_the_example_shows_one() -> None:
 def test_an_interrupted_run_leaves_a_session_that_computes_right(monkeypatch: pytest.MonkeyPatch) -> None:
     s, x = session(mlp), floats(64, 16)
     s(x)
-    (form,) = s._forms.values()
     for error in (KeyboardInterrupt, MemoryError):
         x[3] = floats(16)
-        execute = type(form)._execute
+        execute = Execution.run
 
         def failing(self, *args, error=error, execute=execute):
             execute(self, *args)  # what is kept has been written over
             raise error
 
-        monkeypatch.setattr(type(form), "_execute", failing)
+        monkeypatch.setattr(Execution, "run", failing)
         with pytest.raises(error):
             s(x)
         monkeypatch.undo()
@@ -261,8 +261,7 @@ def test_a_run_within_a_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with weft.memory_pool(1 << 20) as pool:
         s, other, x = session(mlp, pool=pool), session(mlp, pool=pool), floats(64, 16)
         s(x)
-        (form,) = s._forms.values()
-        execute = type(form)._execute
+        execute = Execution.run
 
         def interrupted(self, *args):  # as a handler of a signal would
             monkeypatch.undo()
@@ -271,7 +270,7 @@ def test_a_run_within_a_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
                 with pytest.raises(ArgumentError, match="within a run"):
                     within()
 
-        monkeypatch.setattr(type(form), "_execute", interrupted)
+        monkeypatch.setattr(Execution, "run", interrupted)
         x[3] = floats(16)
         assert np.array_equal(s(x).numpy(), anew(mlp, x).numpy())
         assert np.array_equal(other(x).numpy(), anew(mlp, x).numpy())

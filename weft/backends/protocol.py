@@ -236,6 +236,16 @@ class Executable(Protocol):
         ...
 
 
+@runtime_checkable
+class Repeater(Protocol):
+    """An executable that can run on the memories of its last run. Optional: for who has an executable alone."""
+
+    def run_again(self, changed: Sequence[tuple[int, Memory]], variables: Sequence[int] = ()) -> None:
+        """As `run` on queue 0, on the memories of the last run but for those `changed`, given by their numbers. The
+        others have to live still: nobody looks. MemoryError, before anything is changed, without a workspace."""
+        ...
+
+
 class Device(Protocol):
     """One device with its memory pool and its queues. Queue 0 is used wherever nothing else is said."""
 

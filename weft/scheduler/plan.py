@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from weft.backends.protocol import Code, Commands, Device, Executable, Memory
+from weft.backends.protocol import Code, Commands, Device, Executable, Memory, Repeater
 from weft.backends.storage import Storage
 from weft.errors import MemoryPlanError
 from weft.ir.dtypes import DType
@@ -156,6 +156,13 @@ class Plan:
         assert self.feed is None, "numbers are in memory of a device"
         return replace(self, device=device, executable=device.link(self.codes, self.commands))
 
+    def with_memories_kept(self) -> Plan:
+        """The plan with an executable of its own, which can run again on the memories of its last run, where the device
+        has such."""
+        if self.feed is not None or not isinstance(self.executable, Repeater):
+            return self
+        return replace(self, executable=self.device.link(self.codes, self.commands))
+
     def with_workspace_given(self) -> Plan:
         """The plan with its workspace given at each run: after the results, a memory for each of its `offsets`."""
         c = self.commands
@@ -190,6 +197,15 @@ class Plan:
         """Run on external memories. MemoryPlanError, before anything is changed, when there is no workspace."""
         try:
             self.executable.run(memories, (*values, *self.constants) if self.constants else values)
+        except MemoryError as error:
+            raise MemoryPlanError(self._refusal(error)) from error
+
+    def start_again(self, changed: Sequence[tuple[int, Memory]], values: Sequence[int] = ()) -> None:
+        """As `start`, on the memories of the last run but for those `changed`, by their numbers."""
+        executable = self.executable
+        assert isinstance(executable, Repeater)
+        try:
+            executable.run_again(changed, (*values, *self.constants) if self.constants else values)
         except MemoryError as error:
             raise MemoryPlanError(self._refusal(error)) from error
 
@@ -232,6 +248,14 @@ class Plan:
         which one replaces, or their `places`. MemoryPlanError when there is none."""
         try:
             return self._external(inputs, self.sizes or self._sizes(values), places)
+        except MemoryError as error:
+            raise MemoryPlanError(self._refusal(error)) from error
+
+    def allocated(self, k: int) -> Memory:
+        """New memory for result number `k`, of a plan without runtime sizes. MemoryPlanError when there is none."""
+        nbytes, _, _, _ = (self._fixed or self._sizes(()))[k]
+        try:
+            return self.device.allocate(nbytes)
         except MemoryError as error:
             raise MemoryPlanError(self._refusal(error)) from error
 

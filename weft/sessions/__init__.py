@@ -15,7 +15,8 @@ recorded one, with the starts of boxes as runtime variables; it is planned and r
     step.py       the graph of a step: what is kept, with the boxes that changed computed anew
     stale.py      what no result needed when it was reached, and so was not computed
     state.py      the memory of what is kept
-    plans.py      a graph's plan, and where its leaves and results are
+    plans.py      a graph's plan, and where its leaves and results are;  execution.py  its runs
+    trial.py      past runs, timed with two choices of what to keep
     form.py       the function for arguments of one structure;  session.py  sessions;  explain.py  both, for people
 """
 # Tests: tests/sessions/test_session.py

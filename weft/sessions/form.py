@@ -4,33 +4,38 @@
 from __future__ import annotations
 
 import os
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft.autograd.value import Value
-from weft.backends.storage import Storage
 from weft.core.args.handle import standing_for
 from weft.errors import MemoryPlanError
 from weft.ir import graph
 from weft.ir.graph import Node
 from weft.ir.index import Int, Var
 from weft.ir.regions.region import NOTHING, Region
+from weft.scheduler.keeping import nbytes
 from weft.sessions import plan_file
 from weft.sessions.buckets import Bucket, Changes, Placed, changes, in_order, one_element, placed
-from weft.sessions.inputs import Array, Inputs
+from weft.sessions.execution import Execution
+from weft.sessions.inputs import Array, EditedError, Inputs
 from weft.sessions.keeper import EVERYTHING, Choice, FormMemory, Keeper, name_of
 from weft.sessions.keeping import MAX_CLASSES
-from weft.sessions.plans import Bound, Run, planned
+from weft.sessions.plans import Run, planned
 from weft.sessions.pool import MemoryPool
 from weft.sessions.recorded import Template
+from weft.sessions.sharing import Ladder
 from weft.sessions.stale import Leaves, Stale
-from weft.sessions.state import copied, own_memory
 from weft.sessions.step import Change, StepGraph, leaf_for, step_graph, varying
+from weft.sessions.transitions import TransitionLog
+from weft.sessions.trial import LEAST_GAIN, PAST_RUNS, Past, is_faster
 
 if TYPE_CHECKING:
-    from weft.backends.protocol import Memory
+    from weft.backends.storage import Storage
     from weft.core.tensor.tensor import Tensor
 
 
@@ -77,7 +82,9 @@ class Form:
         self._too_large: set[State] = set()
         """Steps that take more memory than there is."""
         self.steps: dict[State, Step] = {}
-        self._bound: dict[Run, Bound] = {}
+        self._execution = Execution(template, self.inputs, self.keeper, self._old)
+        self._past: deque[Past] = deque(maxlen=PAST_RUNS)
+        """The last runs in which something changed."""
         self._lost: Lost = ALL_THERE
         """The kept nodes whose places the scratch of runs has taken."""
         self._lost_after: Lost = ALL_THERE
@@ -102,20 +109,51 @@ class Form:
         if self.values is not None and not moved and self.inputs.are_last(objects):
             self.counts.same += 1
             return self._outputs({})
-        now, changed = self.inputs.look(objects, arrays, said)
         values = self.values
         self.values = None  # until all is done: what fails or is interrupted leaves nothing
+        try:
+            return self._run(values, objects, arrays, said, numbers, moved)
+        except EditedError:  # by another thread, or by a handler of a signal
+            self.inputs.forget()
+            return self._run(None, objects, arrays, {}, numbers, moved)
+
+    def _run(
+        self,
+        values: dict[Node, Storage] | None,
+        objects: Sequence[Tensor],
+        arrays: Mapping[int, Array],
+        said: Mapping[int, Region],
+        numbers: Mapping[Var, int],
+        moved: Sequence[Var],
+    ) -> Any:
+        """The results, from the last values of what is kept."""
+        now, changed = self.inputs.look(objects, arrays, said)
         with self._mode():
-            reach = None
+            steps = None
             if values is not None:
                 steps = placed(changed, self.template.leaves, numbers, moved)
-                reach = self._computed(steps, now, numbers, values)
-            if reach is None:
-                values = dict["Node", "Storage"]()
-                reach = self._computed_all(now, numbers, values)
+            values, reach = self._computed_from(values, steps, now, numbers)
         self.inputs.keep(now)
         self.values, self._numbers = values, dict(numbers)
+        if steps is None or steps:
+            self._past.append(Past(steps, self._numbers))
         return self._outputs(reach)
+
+    def _computed_from(
+        self,
+        values: dict[Node, Storage] | None,
+        steps: Sequence[Placed] | None,
+        inputs: dict[int, Storage],
+        numbers: Mapping[Var, int],
+    ) -> tuple[dict[Node, Storage], dict[Node, Region]]:
+        """What is kept after changes, None of them for everything, and the regions of results that they reach."""
+        reach = None
+        if values is not None and steps is not None:
+            reach = self._computed(steps, inputs, numbers, values)
+        if values is None or reach is None:
+            values = dict["Node", "Storage"]()
+            reach = self._computed_all(inputs, numbers, values)
+        return values, reach
 
     @property
     def is_planned(self) -> bool:
@@ -123,14 +161,17 @@ class Form:
         return self._whole is not None
 
     def _computed_all(
-        self, inputs: Mapping[int, Storage], numbers: Mapping[Var, int], values: dict[Node, Storage]
+        self, inputs: dict[int, Storage], numbers: Mapping[Var, int], values: dict[Node, Storage]
     ) -> dict[Node, Region]:
         """Compute everything; the regions of results, which are all of them."""
         if self._whole is None:
             self.choose()
+        if not self.keeper.enter(self):
+            self.choose()
+            self.keeper.enter(self)
         assert self._whole is not None
-        self.keeper.enter(self)
-        self._execute(self._whole, inputs, values, [numbers[v] for v in self.template.variables])
+        self._execution.moved()
+        self._execution.run(self._whole, inputs, values, [numbers[v] for v in self.template.variables])
         self.counts.whole += 1
         self.keeper.log.record(EVERYTHING)
         self._stale, self._lost = Stale(), self._lost_after
@@ -139,7 +180,7 @@ class Form:
     def _computed(
         self,
         changes: Sequence[Placed],
-        inputs: Mapping[int, Storage],
+        inputs: dict[int, Storage],
         numbers: Mapping[Var, int],
         values: dict[Node, Storage],
     ) -> dict[Node, Region] | None:
@@ -149,7 +190,9 @@ class Form:
         changes = [self._in_class(c, numbers) for c in changes]
         if not self._are_planned(changes):
             return None
-        self.keeper.enter(self)
+        if not self.keeper.enter(self):
+            self._whole = None
+            return None
         for change in changes:
             step = self.steps[change.bucket, self._lost]
             at = (*change.starts, *numbers.values())
@@ -159,7 +202,7 @@ class Form:
             env = step.leaves.env(at)
             for n in step.invalidates:
                 del values[n]
-            self._execute(step.run, inputs, values, (*at, *step.graph.starts.made(env)))
+            self._execution.run(step.run, inputs, values, (*at, *step.graph.starts.made(env)))
             self._stale, self._lost = stale, step.lost
             self.counts.steps += 1
             self.keeper.log.record(name_of(change.bucket))
@@ -217,7 +260,7 @@ class Form:
                 if after is None:
                     return None
                 leaves = Leaves(made.parts, variables, made.starts)
-                return Step(made, leaves, keeper.within(run), gone - lost, after)
+                return Step(made, leaves, keeper.within(run).with_memories_kept(), gone - lost, after)
             if gone == keeper.places.keys():
                 return None
             gone = gone | (keeper.places.keys() if reached is None else reached)
@@ -244,55 +287,6 @@ class Form:
                 raise MemoryPlanError("session: what computes everything takes more than there is")
             gone = gone | (keeper.places.keys() if reached is None else reached)
 
-    def _execute(
-        self, r: Run, inputs: Mapping[int, Storage], values: dict[Node, Storage], at: Sequence[int]
-    ) -> None:
-        """Run a plan. It writes over what is kept."""
-        if r.plan is None:
-            return
-        b = self._bound.get(r)
-        if b is None:
-            b = self._bound[r] = self._bind(r)
-        memories: list[Memory] = list(b.template)
-        for i, k in b.inputs:
-            memories[i] = inputs[k].memory
-        for i, n in b.kept:
-            memories[i] = values[n].memory
-        for i, n in b.given:
-            memories[i] = own_memory(values, n)
-        numbers = [at[k] for k in r.values]
-        memories = r.plan.external(memories, numbers, self.keeper.places_of(r, values))
-        if r.offsets:
-            memories += self.keeper.scratch_of(r)
-        r.plan.start(memories, numbers)
-        device = self.template.device
-        for k, nodes in b.made:
-            n = nodes[0]
-            values[n] = self.keeper.placed(n, Storage(device, memories[k], n.dtype, _sized(n)))
-            for other in nodes[1:]:
-                values[other] = copied(values[n], self.keeper.place(other))
-
-    def _bind(self, r: Run) -> Bound:
-        """The memories of a run, by where they are found."""
-        places, results = self.keeper.places, self._results
-        template = list(r.template)
-        kept: list[tuple[int, Node]] = []
-        given: list[tuple[int, Node]] = []
-        for i, n in r.sources:
-            if n in self._old:
-                own = i in r.replaced and n in results and n not in places
-                (given if own else kept).append((i, n))  # others have results only
-            else:
-                template[i] = self.template.draws[n]
-        assert r.plan is not None
-        first = len(r.plan.feed or template)
-        made = tuple([
-            (first + k, nodes)
-            for k, (nodes, o) in enumerate(zip(r.results, r.plan.outputs, strict=True))
-            if o.replaces is None or len(nodes) > 1 or not results.isdisjoint(nodes)
-        ])  # fmt: skip
-        return Bound(tuple(template), r.inputs, tuple(kept), tuple(given), made)
-
     # what is kept ---------------------------------------------------------------------------------------------------
 
     def choose(self, seconds: float = 0.0, chosen: bool = False) -> None:
@@ -302,9 +296,56 @@ class Form:
         if self.keeper.pool is None and not chosen:
             self.keep(Choice(self.keeper.stored))
             return
+        tried = chosen and self.is_planned and self.keeper.pool is not None
+        before = (self._choice, self.keeper.answer) if tried else None
         with self._mode():
             reaches = self._reaches(buckets)
-            self.keep(self.keeper.solved(reaches, seconds, lambda choice: self._measured(choice, buckets)))
+            half = seconds / 2  # the rest is for the trial
+            self.keep(self.keeper.solved(reaches, half, lambda choice: self._measured(choice, buckets)))
+        now, answer = self._choice, self.keeper.answer
+        if before is None or (before[0].nodes, before[0].arena) == (now.nodes, now.arena):
+            return
+        fewer = sum(map(nbytes, now.nodes)) < sum(map(nbytes, before[0].nodes))
+        gain = 0.0 if fewer else LEAST_GAIN
+        if is_faster(self._timed, lambda: self.keep(before[0]), list(self._past), half, gain):
+            self.keep(now)
+            self.keeper.answer = answer
+        else:
+            self.release()
+            self.keeper.answer = before[1]
+
+    def _timed(self, past: Sequence[Past], seconds: float) -> list[int]:
+        """The nanoseconds of past runs, done again on the last inputs with what is kept now, until time is up. None of
+        them where there are no such inputs any more."""
+        counts, log, end = self.counts, self.keeper.log, time.monotonic() + seconds
+        self.counts, self.keeper.log = Counts(), TransitionLog()
+        found: list[int] = []
+        values: dict[Node, Storage] | None = None
+        try:
+            with self._mode():
+                inputs = self.inputs.last_values()
+                for run in past:
+                    plans = len(self.steps)
+                    values, ns = self._run_timed(values, run, inputs)
+                    if len(self.steps) != plans:  # what was planned meanwhile takes no time later
+                        values, ns = self._run_timed(values, run, inputs)
+                    found.append(ns)
+                    if time.monotonic() > end:
+                        break
+        except (EditedError, MemoryPlanError):
+            pass
+        finally:
+            self.counts, self.keeper.log = counts, log
+        return found
+
+    def _run_timed(
+        self, values: dict[Node, Storage] | None, run: Past, inputs: dict[int, Storage]
+    ) -> tuple[dict[Node, Storage], int]:
+        """What is kept after a run is done again, and its nanoseconds."""
+        start = time.perf_counter_ns()
+        values, _ = self._computed_from(values, run.steps, inputs, run.numbers)
+        self.template.device.synchronize()
+        return values, time.perf_counter_ns() - start
 
     def keep(self, choice: Choice) -> None:
         """Keep these nodes from here on, with a plan for everything; the next run is one. MemoryPlanError where nodes
@@ -312,7 +353,7 @@ class Form:
         self.release()
         self.keeper.keep(choice)
         self._choice, self.steps, self._known_lost = choice, {}, {ALL_THERE: ALL_THERE}
-        self._bound = {}
+        self._execution.clear()
         with self._mode():
             self._whole, lost = self._everything()
         self._lost_after = self._known_lost.setdefault(lost, lost)
@@ -320,7 +361,19 @@ class Form:
     def release(self) -> None:
         """Let go of all that is kept: the next run computes everything."""
         self.values = None
+        self._execution.moved()
         self.keeper.release(self)
+
+    def ladder(self, runs: int, turns: int) -> Ladder:
+        """What the form may keep, for so many runs, of which some came after another form's."""
+        with self._mode():
+            problem = self.keeper.problem(self._reaches(self._buckets()))
+            return self.keeper.ladder(problem, self.memory().scratch, runs, turns)
+
+    def keep_within(self, nbytes: int) -> None:
+        """Let go of all that is kept, and choose anew at the next run, within so many bytes."""
+        self.release()
+        self.keeper.part, self._whole = nbytes, None
 
     def memory(self) -> FormMemory:
         """The bytes that the form takes while it runs, by the plans that there are."""
@@ -354,6 +407,8 @@ class Form:
                 self._plan([state])
                 new.append(state)
             if state in self._too_large:
+                for unchecked in new:  # against the limit: they are planned again when they come alone
+                    self.steps.pop(unchecked, None)
                 return False
             lost = self.steps[state].lost
         if not new:
@@ -379,6 +434,7 @@ class Form:
         with self._mode():
             saved = plan_file.load(path, self.keeper.graph, self.keeper.device)
             self.keep(Choice(self.keeper.adopted(saved, os.fspath(path))))
+            self.keeper.planned = self.memory()
             if not self.keeper.fits:
                 self.choose()
 
@@ -418,11 +474,6 @@ class Form:
         if n in self._number:
             return self.inputs.last(self._number[n])
         return self.values[n] if n in self.values else n.storage  # noqa: SIM401  (typed as there)
-
-
-def _sized(n: Node) -> tuple[int, ...]:
-    """The shape of a node: sessions have no other than known ones."""
-    return cast("tuple[int, ...]", n.shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

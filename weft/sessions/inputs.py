@@ -21,7 +21,7 @@ import numpy as np
 
 from weft.autograd.value import Value
 from weft.backends.storage import Storage
-from weft.core.execute import ownership, run
+from weft.core.execute import edits, ownership, run
 from weft.ir.graph import Box, Node
 from weft.ir.index import Int
 from weft.ir.ops import Op
@@ -31,12 +31,19 @@ from weft.sessions.recorded import Template
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
+Edit: TypeAlias = "tuple[int, int]"
+"""The edits of tensors, and writes to elements, that had been made."""
+
 BLOCK_BYTES = 1 << 20
 """The bytes that are compared at once: enough to go at the speed of memory, and little to look through for elements."""
 
 
 class OtherKindError(Exception):
     """A tensor that the function uses without being given it has another shape, dtype or device than it had."""
+
+
+class EditedError(Exception):
+    """A tensor that the function uses without being given it was edited while the function ran."""
 
 
 class Inputs:
@@ -52,30 +59,56 @@ class Inputs:
         self.values: dict[int, Storage] = {}
         """The last values of arguments."""
         self._captured: dict[int, ref[Storage]] = {}
+        self._looked_at = _edit()
+        """The edits that had been made before the last look."""
+        self._kept_edit: Edit | None = None
+        """The edits that had been made when all inputs besides arguments were what they were in the last run."""
+        self.edit: Edit | None = None
+        """The edits that had been made when they were looked at, and were what they were before; None where they were
+        not."""
+        for t in template.captured:
+            edits.capture(t)
 
     def forget(self) -> None:
         """Have every input count as changed."""
-        self.values, self._captured = {}, {}
+        self.values, self._captured, self._kept_edit = {}, {}, None
 
     def are_last(self, objects: Sequence[Any]) -> bool:
         """True where all tensors are what they were in the last run, known without a comparison."""
         for k, last in self.values.items():
             if objects[k].value.node.storage is not last:
                 return False
-        for k, source in self._captured.items():
-            if objects[k].value.node.storage is not source():
-                return False
+        if self._kept_edit is None or self.are_edited(self._kept_edit):
+            for k, source in self._captured.items():
+                if objects[k].value.node.storage is not source():
+                    return False
         return bool(self.values or self._captured)
+
+    def are_edited(self, edit: Edit) -> bool:
+        """True where any tensor that some function captured was edited since."""
+        return edit != _edit()
+
+    def complete(self, now: dict[int, Storage]) -> None:
+        """Have the values of all inputs in `now`. EditedError where one was edited since it was looked at."""
+        if len(now) < len(self._leaves):
+            for k in self._rest:
+                source = self._captured.get(k)
+                storage = None if source is None else source()
+                if storage is None:
+                    raise EditedError
+                now[k] = storage
 
     def look(
         self, objects: Sequence[Any], arrays: Mapping[int, Array], said: Mapping[int, Region]
     ) -> tuple[dict[int, Storage], dict[int, Region]]:
-        """The values of all inputs now, and the regions that changed. `arrays` stand behind some arguments, which are
+        """The values of inputs now, and the regions that changed; of those besides arguments only if any changed (see
+        `complete`). `arrays` stand behind some arguments, which are
         copied where they changed only; `said`: what the caller says of changes. OtherKindError where the function has
         to be recorded anew."""
         now: dict[int, Storage] = {}
         changed: dict[int, Region] = {}
         values, captured, self._anew = self.values, self._captured, []
+        edit = _edit()  # before they are looked at: what is edited meanwhile is found by the next look
         for k in self._given:
             before, storage = values.get(k), objects[k].value.node.storage
             if storage is None or storage is not before:
@@ -83,7 +116,8 @@ class Inputs:
                 if not region.is_empty:
                     changed[k] = region
             now[k] = storage
-        for k in self._rest:
+        self.edit = edit if edit == self._kept_edit else None
+        for k in self._rest if self.edit is None else ():
             source, storage = captured.get(k), objects[k].value.node.storage
             before = None if source is None else source()
             if storage is None or storage is not before:
@@ -92,6 +126,9 @@ class Inputs:
                     changed[k] = region
                 self._anew.append(k)
             now[k] = storage
+        if not self._anew and len(captured) == len(self._rest):
+            self.edit = edit
+        self._looked_at = edit
         return now, changed
 
     def _closely(
@@ -119,6 +156,13 @@ class Inputs:
                 self._captured[k] = ref(now[k])
             else:
                 self._captured.pop(k, None)
+        self._kept_edit = self._looked_at if len(self._captured) == len(self._rest) else None
+
+    def last_values(self) -> dict[int, Storage]:
+        """The last values of all inputs. EditedError where one that is no argument is another one since."""
+        now = dict(self.values)
+        self.complete(now)
+        return now
 
     def last(self, k: int) -> Storage:
         """The last value of an input."""
@@ -131,6 +175,10 @@ class Inputs:
             return self.values.get(k)
         source = self._captured.get(k)
         return None if source is None else source()
+
+
+def _edit() -> Edit:
+    return edits.tensors.latest(), edits.elements.latest()
 
 
 def _is_like(n: Node, leaf: Node) -> bool:

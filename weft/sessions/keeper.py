@@ -25,6 +25,7 @@ from weft.sessions.plan_file import SavedCase, SavedPlan, SavedValue
 from weft.sessions.plans import Run, stored_nodes
 from weft.sessions.pool import Arena, MemoryPool, most_within, rounded
 from weft.sessions.retention import Retention, aligned, bits, members
+from weft.sessions.sharing import Ladder, Rung
 from weft.sessions.state import copied, is_alone
 from weft.sessions.transitions import TransitionLog
 
@@ -40,6 +41,9 @@ EVERYTHING = "all"
 TRIES = 6
 """Limits that are solved for before the least that would do is taken, or named."""
 
+
+RUNGS = 12
+"""Choices of what to keep that a form offers, to divide a pool by."""
 
 LEAST_LOST = 1e-3
 """The part of the time that the limit has to cost for scratch to have the places of what is kept: it takes all bytes of
@@ -88,6 +92,10 @@ class Keeper:
         self.names: tuple[str, ...] = (EVERYTHING,)
         """The buckets that were chosen for."""
         self.planned = FormMemory()
+        self.part: int | None = None
+        """The bytes of the pool that are the form's; None where it takes turns with others."""
+        self._least = 0
+        """The bytes that the plans of the last choice that was refused take at least."""
         self.places: dict[Node, int] = {}
         """The nodes with a place in the arena, by number."""
         self.shares = False
@@ -129,11 +137,16 @@ class Keeper:
             return Choice(self._nodes(self.answer))
         apart, refused = None, None
         try:
-            apart = self._fitting(p, self.pool.nbytes, seconds, lambda a: measure(Choice(self._nodes(a))))
+            apart = self._fitting(p, self.limit, seconds, lambda a: measure(Choice(self._nodes(a))))
         except MemoryPlanError as error:
+            if (
+                self.part is not None and self.part < self._least <= self.pool.nbytes
+            ):  # no more than has to be
+                self.part = self._least
+                return self.solved(reaches, seconds, measure)
             refused = error
         if apart is None or apart.ns > (1 + LEAST_LOST) * keep(p).ns:
-            shared = self._sharing(p, self.pool.nbytes, seconds)
+            shared = self._sharing(p, self.limit, seconds)
             if shared is not None and (apart is None or shared[0].ns <= (1 + LEAST_LOST) * apart.ns):
                 try:
                     measure(shared[1])
@@ -151,7 +164,7 @@ class Keeper:
     def _sharing(self, p: Retention, limit: int, seconds: float) -> tuple[Keeping, Choice] | None:
         """The best answer in which scratch may take the places of what is kept, where the device can do that."""
         device, pinned = self._template.device, sum(aligned(v.nbytes) for v in p.values if v.pinned)
-        if not isinstance(device, Divider):
+        if not isinstance(device, Divider) or self.part is not None:  # scratch is what others have, too
             return None
         given = sum(rounded(device, v.nbytes) for v in p.values if v.pinned)
         room = most_within(device, limit - given)
@@ -183,6 +196,7 @@ class Keeper:
             needs.append(measure(answer))
             if needs[-1] <= limit:
                 return answer
+        self._least = min(needs)
         raise MemoryPlanError(
             f"session: its results and what its largest run needs take at least {min(needs):,} bytes, and the limit "
             f"is {limit:,}. Raise memory=, or use smaller inputs"
@@ -292,7 +306,29 @@ class Keeper:
     @property
     def fits(self) -> bool:
         """True where what was planned is in the limit."""
-        return self.pool is None or self.planned.total <= self.pool.nbytes
+        return self.pool is None or self.planned.total <= self.limit
+
+    @property
+    def limit(self) -> int:
+        """The bytes that the form may take: its part of the pool's, or all of these."""
+        assert self.pool is not None
+        return min(self.pool.nbytes, self.part or self.pool.nbytes)
+
+    def ladder(self, p: Retention, scratch: int, runs: int, turns: int) -> Ladder:
+        """What may be kept, from all that is worth it to results only, with its bytes and times by estimate. `scratch`:
+        what plans take; it is no less with less that is kept."""
+        self._problem = p
+        order, first = rank(p), members(p.pinned)
+        limit, rungs, whole = unlimited(p, order), list[Rung](), 0.0
+        counts = sorted({len(order) * k // RUNGS for k in range(RUNGS + 1)}, reverse=True)
+        for count in counts:
+            answer = stacked(p, (*first, *order[:count]), limit, shares=False)
+            if answer is None:
+                continue
+            kept = sum(aligned(p.values[k].nbytes) for k in answer.kept)
+            rungs.append(Rung(kept, max(scratch, *(s.scratch for s in answer.states)), answer.ns))
+            whole = answer.states[0].ns
+        return Ladder(tuple(rungs), whole, runs, turns)
 
     def memory(self, runs: Sequence[Run]) -> FormMemory:
         """The bytes that are taken by what is kept, and these runs."""
@@ -304,13 +340,13 @@ class Keeper:
             kept = sum(rounded(device, nbytes(n)) for n in self.kept if n not in results)
         return FormMemory(kept, given, rounded(device, scratch))
 
-    def enter(self, form: Form) -> None:
-        """Have room in the pool for a run of the form."""
+    def enter(self, form: Form) -> bool:
+        """Have room in the pool for a run of the form; False where it has to choose anew what to keep."""
         if self.pool is None:
-            return
+            return True
         if not self.planned.total:
             self.planned = form.memory()
-        self.pool.enter(form, self.planned.kept + self.planned.results, self.planned.scratch)
+        return self.pool.enter(form, self.planned.kept + self.planned.results, self.planned.scratch)
 
     def release(self, form: Form) -> None:
         """Give back the memory of what is kept."""

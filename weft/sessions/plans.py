@@ -51,29 +51,24 @@ class Run:
     offsets: tuple[int, ...] = ()
     """The offsets within the workspace of memories that are given at each run; none where the device has it."""
     workspace_bytes: int = 0
+    is_alone: bool = False
+    """True where nobody else runs the plan's executable."""
 
     def scratch_bytes(self, places: Container[Node]) -> int:
         """The workspace, and what results take until they are copied to their places."""
         return aligned(self.workspace_bytes) + sum(aligned(nbytes(n)) for n, _ in self.aside if n in places)
+
+    def with_memories_kept(self) -> Run:
+        """The same run, which can run again on the memories of its last run, where the device has such."""
+        return (
+            self if self.plan is None else replace(self, plan=self.plan.with_memories_kept(), is_alone=True)
+        )
 
     def with_scratch_given(self) -> Run:
         """The same run, whose workspace is given."""
         if self.plan is None:
             return self
         return replace(self, plan=self.plan.with_workspace_given(), offsets=self.plan.commands.offsets)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Bound:
-    """The memories of a run: `template` has those that never change, `inputs` those of inputs, by number, `kept` and
-    `given` those of kept values; of the last the caller may have the old ones. `made`: the memories of results of which
-    something is to be noted, and the nodes: others are where they were."""
-
-    template: tuple[Any, ...]
-    inputs: tuple[tuple[int, int], ...]
-    kept: tuple[tuple[int, Node], ...]
-    given: tuple[tuple[int, Node], ...]
-    made: tuple[tuple[int, tuple[Node, ...]], ...]
 
 
 def planned(

@@ -3,9 +3,10 @@
     with weft.memory_pool(6 << 30) as pool:
         encode, denoise, decode = (weft.session(f, x, pool=pool) for f, x in graphs)
 
-Of the sessions of a pool, those that ran last have what they keep; where the limit leaves no room for the next, the one
-that ran longest ago loses all of it, and computes it again at its next run. Weights are nobody's: sessions that use the
-same tensors read the same memory. Scratch is the device's, which all plans share.
+Where the limit leaves no room for what the next session keeps, it is divided among them (`sharing.py`): each has bytes
+of its own from then on. Where that would cost more than it saves, the one that ran longest ago loses all that it kept,
+and computes it again at its next run. Weights are nobody's: sessions that use the same tensors read the same memory.
+Scratch is the device's, which all plans share.
 """
 # Tests: tests/sessions/test_keeper.py
 
@@ -21,6 +22,7 @@ from weft.errors import ArgumentError, MemoryPlanError
 from weft.ir.forks import forkable
 from weft.scheduler.memory import ALIGNMENT
 from weft.sessions.retention import aligned
+from weft.sessions.sharing import Ladder, divided, needed
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory
@@ -33,6 +35,14 @@ class Member(Protocol):
 
     def release(self) -> None:
         """Let go of all that is kept."""
+        ...
+
+    def ladder(self, runs: int, turns: int) -> Ladder:
+        """The choices of what to keep, for so many runs, of which some came after another's."""
+        ...
+
+    def keep_within(self, nbytes: int) -> None:
+        """Let go of all that is kept, and keep within so many bytes from the next run on."""
         ...
 
 
@@ -69,6 +79,11 @@ class MemoryPool:
         self.turns = Turns()
         """One session of the pool runs at a time."""
         self._members: dict[weakref.ref[Member], tuple[int, int]] = {}
+        self._runs: dict[weakref.ref[Member], tuple[int, int]] = {}
+        """The runs of members, and those after another's."""
+        self._last: weakref.ref[Member] | None = None
+        self._divided_for: frozenset[weakref.ref[Member]] = frozenset()
+        """The members among which the limit is divided, or was found better not to be."""
 
     def __enter__(self) -> MemoryPool:
         return self
@@ -84,16 +99,41 @@ class MemoryPool:
         """Bytes of what is kept, and of the most scratch that a run of it takes."""
         return self._kept() + self._scratch(0)
 
-    def enter(self, member: Member, kept: int, scratch: int) -> None:
+    def enter(self, member: Member, kept: int, scratch: int) -> bool:
         """Have room for what a member keeps and the scratch of its runs: others release what they keep, the one first
-        that ran longest ago. MemoryPlanError where there is not so much in all."""
+        that ran longest ago. False where it has to choose anew what to keep, since the limit is divided from now on.
+        MemoryPlanError where there is not so much in all."""
         if kept + scratch > self.nbytes:
             raise MemoryPlanError(f"a session takes {kept + scratch:,} bytes of a pool of {self.nbytes:,}")
         me = weakref.ref(member, self._gone)
+        runs, turns = self._runs.get(me, (0, 0))
+        self._runs[me] = runs + 1, turns + (self._last != me)
+        self._last = me
         self._members.pop(me, None)
+        if self._kept() + kept + self._scratch(scratch) > self.nbytes and self._divide():
+            return False
         while self._members and self._kept() + kept + self._scratch(scratch) > self.nbytes:
             self._release(next(iter(self._members)))
         self._members[me] = kept, scratch
+        return True
+
+    def _divide(self) -> bool:
+        """Divide the limit among all members that ever ran, where it is not and that saves time."""
+        running = {r: m for r in self._runs if (m := r()) is not None}
+        now = frozenset(running)
+        seen = sum(turns for _, turns in self._runs.values())
+        if now == self._divided_for or len(now) < 2 or seen <= len(now):  # nobody came back yet
+            return False
+        self._divided_for = now
+        ladders = [m.ladder(*self._runs[r]) for r, m in running.items()]
+        found = divided(ladders, self.nbytes)
+        if found is None:
+            return False
+        left = self.nbytes - needed(found)
+        for m, r in zip(running.values(), found, strict=True):
+            m.keep_within(r.kept + r.scratch + left // len(found))
+        self._members.clear()
+        return True
 
     def leave(self, member: Member) -> None:
         """Have a member keep nothing any more."""
@@ -117,6 +157,7 @@ class MemoryPool:
 
     def _gone(self, member: weakref.ref[Member]) -> None:
         self._members.pop(member, None)
+        self._runs.pop(member, None)
 
 
 class Arena:

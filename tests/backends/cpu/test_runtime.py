@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import os
+import struct
 import subprocess
 import sys
 import textwrap
@@ -310,6 +311,23 @@ def test_fixed_pointers_may_be_replaced(runtime: Runtime) -> None:
     assert first.sum() == second.sum() == 8
     with pytest.raises(ValueError, match="not all in the table"):
         plan.set_pointers(1, (0, 0))
+
+
+def test_a_plan_runs_again_on_the_pointers_of_its_last_run_but_for_those_that_changed(
+    runtime: Runtime,
+) -> None:
+    arrays = [np.zeros(8, np.uint8) for _ in range(3)]
+    copy = runtime.runner.copy_variable_instruction(1, 0, 0)
+    plan = runtime.plan([copy], externals=2, variables=1)
+    source, first, second = arrays
+    source[:] = 1
+    plan.run((source.ctypes.data, first.ctypes.data), (4,))
+    plan.run_again([(1, second.ctypes.data)], (8,))
+    source[:] = 2
+    plan.run_again([], (2,))
+    assert first.tolist() == [1] * 4 + [0] * 4 and second.tolist() == [2] * 2 + [1] * 6
+    with pytest.raises(struct.error):
+        plan.run_again([], ())
 
 
 class Bytes:

@@ -150,6 +150,15 @@ class CpuExecutable:
         except (AttributeError, struct.error):
             raise self._misuse(memories, variables) from None
 
+    def run_again(self, changed: Sequence[tuple[int, Any]], variables: Sequence[int] = ()) -> None:
+        addresses = [(k, m.address) for k, m in changed]
+        if self._commands.offsets:
+            with self._device.lock:
+                self._prepare()
+                self._native.run_again(addresses, variables)
+        else:
+            self._native.run_again(addresses, variables)
+
     def _misuse(self, memories: Sequence[Any], variables: Sequence[int]) -> ValueError:
         """The error in the arguments of a run."""
         for k, m in enumerate(memories):

@@ -70,6 +70,7 @@ class NativePlan:
     `keep`. Runs of one plan from several threads take turns.
     """
 
+    _pack_address = struct.Struct("=Q").pack_into
     __slots__ = (
         "_direct",
         "_instructions",
@@ -77,6 +78,7 @@ class NativePlan:
         "_lock",
         "_memory",
         "_pack",
+        "_pack_variables",
         "_pool",
         "_record_address",
         "_run",
@@ -112,6 +114,7 @@ class NativePlan:
         base = ctypes.addressof(self._memory)
         struct.pack_into(f"={len(pointers)}Q", self._memory, (variables + externals) * _WORD, *pointers)
         self._pack = struct.Struct(f"={variables}q{externals}Q").pack_into
+        self._pack_variables = struct.Struct(f"={variables}q").pack_into
         self._slots = array("i", [slot for instruction in instructions for slot in instruction.slots])
         self._instructions = array("Q", self._encode(instructions))
         record = (base + variables * _WORD, self._instructions.buffer_info()[0], self.count, base, 0)
@@ -158,6 +161,17 @@ class NativePlan:
             self._pool.revive()
         with self._lock:
             self._pack(self._memory, 0, *variables, *externals)
+            self._run(self._record_address)
+
+    def run_again(self, changed: Iterable[tuple[int, int]], variables: Sequence[int] = ()) -> None:
+        """Run all instructions with the external pointers of the last run, but for those `changed`, by number. Raises
+        struct.error where the number of variables is not the plan's, or there is no such pointer."""
+        if self._pool.forked:
+            self._pool.revive()
+        with self._lock:
+            for k, address in changed:
+                self._pack_address(self._memory, (self.variables + k) * _WORD, address)
+            self._pack_variables(self._memory, 0, *variables)
             self._run(self._record_address)
 
     def run_timed(self, externals: Iterable[int] = (), variables: Sequence[int] = ()) -> list[int]:

@@ -37,6 +37,10 @@ tensors = Edits()
 """A tensor that was marked as captured stands for another value, or begins to share its elements. Steps that write over
 these do not count."""
 
+elements = Edits()
+"""The elements of a storage whose writes somebody watches (`ownership.watch_writes`) were, or are, written over: the
+tensor has another storage object."""
+
 CAPTURED = "_captured"
 """The attribute by which a tensor is marked."""
 

@@ -73,7 +73,11 @@ def to_be_written(t: Any) -> None:
     """Forget what was computed from the memory that `t` stands for, which only `t` can see: it is about to be written
     over."""
     node = t.value.node
-    node.storage = _anew(node.storage)
+    try:
+        node.storage = _anew(node.storage)
+    finally:
+        if _sources:
+            edits.elements.note()
     if known_ranges and not node.dtype.is_float:
         known_ranges.pop(node, None)
 
@@ -157,15 +161,22 @@ class Taken:
 
     def hide(self) -> None:
         """Have whoever looks at the tensor wait for the end. What was known of the elements is forgotten."""
-        self._node.storage = self._stand_in
-        if _sources:
-            self.storage = _anew(self.storage)
+        try:
+            self._node.storage = self._stand_in
+        finally:
+            if _sources:
+                edits.elements.note()
+                self.storage = _anew(self.storage)
         if known_ranges:
             known_ranges.pop(self._node, None)
 
     def give_back(self) -> None:
         """The tensor has its storage again, and who waited for it goes on."""
-        self._node.storage = self.storage
+        try:
+            self._node.storage = self.storage
+        finally:
+            if _sources:
+                edits.elements.note()
         self._stand_in.done(self.storage)
 
 

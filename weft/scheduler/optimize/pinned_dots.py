@@ -1,4 +1,5 @@
-"""Pinned sums of products whose factors lie along the sum and nowhere across it: a row times a transposed matrix.
+"""Pinned sums of products whose factors lie along the sum and nowhere across it: a row times a transposed matrix, or
+times several, side by side.
 
     c(j) = sum k: a(k) * b(j, k)
 
@@ -15,7 +16,7 @@ from math import prod
 from weft.backends.protocol import DeviceInfo
 from weft.ir.expr import Load
 from weft.ir.index import coefficient, flatten, high
-from weft.ir.kernel.algorithm import Axis, Param, reads
+from weft.ir.kernel.algorithm import Axis, ItemValue, Output, Param, reads
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
@@ -31,21 +32,28 @@ from weft.scheduler.optimize.rule import Choice, Rule
 from weft.scheduler.optimize.squares import ask_ahead, in_squares, lies_in_squares, steps, width
 from weft.scheduler.optimize.staging import fits, stage_repeated
 from weft.scheduler.optimize.steps import split
-from weft.scheduler.optimize.windows import OneReduction, loops_of, only_reduction
+from weft.scheduler.optimize.windows import OneReduction, loops_of, only_reduction, reduction_of
 
 CHAINS = 8
 """Results computed side by side in scalars: what two units of four cycles' latency have under way."""
 
 
 @dataclass(frozen=True, slots=True)
-class Dots:
-    """The sum and its output, the axis of the results that lanes or chains run side by side along, and what lies along
+class Dot:
+    """A sum and its output, the axis of the results that lanes or chains run side by side along, and what lies along
     the sum: each with its parameter."""
 
-    kernel: Kernel
     found: OneReduction
     axis: Axis
     across: tuple[tuple[Load, Param | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dots:
+    """Sums of one output, which reads all of them at the same place."""
+
+    kernel: Kernel
+    sums: tuple[Dot, ...]
 
 
 @dataclass(frozen=True)
@@ -64,10 +72,31 @@ class Chains(Choice):
 
 
 def recognise(k: Kernel, info: DeviceInfo) -> Dots | Refusal:
-    """A kernel around such a sum."""
-    found = only_reduction(k)
-    if isinstance(found, Refusal):
-        return found
+    """A kernel around such a sum, or around several."""
+    *values, out = k.algorithm.items
+    if len(values) < 2 or not isinstance(out, Output):
+        only = only_reduction(k)
+        dot = only if isinstance(only, Refusal) else _dot(k, only)
+        return dot if isinstance(dot, Refusal) else Dots(k, (dot,))
+    sums: list[Dot] = []
+    for value in values:
+        if not isinstance(value, ItemValue):
+            return Refusal(f"{value.name} is a second output")
+        found = reduction_of(value, out)
+        dot = found if isinstance(found, Refusal) else _dot(k, found)
+        if isinstance(dot, Refusal):
+            return dot
+        if any(p is None for _, p in dot.across):
+            return Refusal(f"{value.name} is made of another value")
+        sums.append(dot)
+    loops = {tuple(loops_of(k, d.found).values()) for d in sums}
+    if len(loops) > 1 or len({loops_of(k, d.found)[d.axis.var] for d in sums}) > 1:
+        return Refusal("the sums are read at several places")
+    return Dots(k, tuple(sums))
+
+
+def _dot(k: Kernel, found: OneReduction) -> Dot | Refusal:
+    """A sum as one of products that lie along it."""
     value = found.value
     assert value.reduce is not None
     if value.reduce.tree is not Tree.PRODUCTS:
@@ -81,32 +110,46 @@ def recognise(k: Kernel, info: DeviceInfo) -> Dots | Refusal:
     across = tuple(
         (r, p) for r, p in loads if p is None or coefficient(flatten(r.index, p.shape), axis.var) != 0
     )
-    return Dots(k, found, axis, across)
+    return Dot(found, axis, across)
 
 
 def choose(form: Dots, info: DeviceInfo) -> Chains:
     """Squares where all that lanes would gather lies along the sum."""
-    value = form.found.value
-    assert value.reduce is not None
-    last, size = value.reduce.axes[-1], width(value.dtype, info)
-    count = steps(min(high(last.extent), CHAIN_TERMS), size) if size else 0
-    if count and all(lies_in_squares(p, r, form.axis.var, last.var) for r, p in form.across):
-        return Chains(form.axis.var.name, size, count)
-    return Chains(form.axis.var.name, CHAINS, 0)
+    first, counts = form.sums[0], [_steps(d, info) for d in form.sums]
+    if all(counts):
+        return Chains(first.axis.var.name, width(first.found.value.dtype, info), min(counts))
+    return Chains(first.axis.var.name, CHAINS, 0)
+
+
+def _steps(d: Dot, info: DeviceInfo) -> int:
+    """The terms of a sum that are read together; 0 where not all that lanes would gather lies along the sum."""
+    assert d.found.value.reduce is not None
+    last, size = d.found.value.reduce.axes[-1], width(d.found.value.dtype, info)
+    along = all(lies_in_squares(p, r, d.axis.var, last.var) for r, p in d.across)
+    return steps(min(high(last.extent), CHAIN_TERMS), size) if size and along else 0
 
 
 def apply(form: Dots, choice: Chains, info: DeviceInfo) -> Kernel:
     """The chains of some results outside, the steps of the sum, then one step of each."""
-    k, value, out = _repeated_once(form, info), form.found.value, form.found.out.name
-    loop = loops_of(k, form.found)[form.axis.var]
+    first = form.sums[0]
+    k, value, out = _repeated_once(form, info), first.found.value, first.found.out.name
+    loop = loops_of(k, first.found)[first.axis.var]
     around = [s.var.name for s in k.nests[out].loops if s.var.name != loop]
     k = run(k, Pad(loop, choice.count))
     k, block, within = split(k, loop, choice.count, "block", "chain")
-    outer = _as_memory_lies(form, [*around, block], block)
+    outer = _as_memory_lies(first, k, [*around, block], block)
     k = attempt(run(k, Permute(out, (*outer, within))), Vectorize(within))
-    if parallel.pays(k, info, 2.0 * prod(high(a.extent) for a in value.all_axes)):
+    if parallel.pays(k, info, 2.0 * len(form.sums) * prod(high(a.extent) for a in value.all_axes)):
         k = parallel.spread(k, out, outer, info)
     block = k.nests[out].loops[-2].var.name
+    for d in form.sums:
+        k = _summed(k, d, out, block, choice, info)
+    return k
+
+
+def _summed(k: Kernel, d: Dot, out: str, block: str, choice: Chains, info: DeviceInfo) -> Kernel:
+    """A sum in its chains, computed for each block of results."""
+    value = d.found.value
     k, part = pinned_steps(k, value.name)
     k = run(k, ComputeAt(value.name, out, block, Scope.REGISTER))
     if part is not None:
@@ -116,27 +159,27 @@ def apply(form: Dots, choice: Chains, info: DeviceInfo) -> Kernel:
     k = _chains(k, part or value.name, choice, choice.steps)
     assert value.reduce is not None
     terms = prod(high(a.extent) for a in value.reduce.axes)
-    for _, p in form.across if choice.steps else ():
+    for _, p in d.across if choice.steps else ():
         k = ask_ahead(k, part or value.name, p, block, terms, choice.count, info) if p is not None else k
     return k
 
 
-def _as_memory_lies(form: Dots, loops: list[str], block: str) -> list[str]:
+def _as_memory_lies(d: Dot, k: Kernel, loops: list[str], block: str) -> list[str]:
     """The loops over results, `block` that over blocks of lanes, in the order in which memory has what is read: where
     heads lie side by side, their parts of a row are read together."""
-    loop_of = loops_of(form.kernel, form.found)
+    loop_of = loops_of(k, d.found)
     step = dict.fromkeys(loops, 0)
-    for load, p in form.across:
+    for load, p in d.across:
         at = None if p is None else flatten(load.index, p.shape)
         for v, n in loop_of.items():
-            name = block if v is form.axis.var else n
+            name = block if v is d.axis.var else n
             step[name] = max(step[name], abs(coefficient(at, v) or 0) if at is not None else 0)
     return sorted(loops, key=lambda n: -step[n])
 
 
 def _repeated_once(form: Dots, info: DeviceInfo) -> Kernel:
     """The kernel with parts that take time and are the same for many results as values of their own, if these fit."""
-    (staged, names), width = stage_repeated(form.kernel), info.lanes(form.found.value.dtype)
+    (staged, names), width = stage_repeated(form.kernel), info.lanes(form.sums[0].found.value.dtype)
     for name in names:
         last = staged.nests[name].loops[-1]
         staged = lanes(staged, last.var.name, min(width, high(last.extent)))

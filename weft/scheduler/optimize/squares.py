@@ -38,6 +38,10 @@ AHEAD_BYTES = 1 << 15
 FAR_CACHES = 2
 """Second-level caches that a factor fills before it counts as being in memory."""
 
+NEAR_PARTS = 4
+"""The part of the second-level cache up to which the rows of a square are not asked for: other kernels read as much
+between two runs, so that what is larger was mostly driven out. To ask for what is there costs next to nothing."""
+
 
 def width(dtype: DType, info: DeviceInfo) -> int:
     """The lanes of a square; 0 where vectors are too short."""
@@ -78,8 +82,8 @@ def in_squares(k: Kernel, loop: str, size: int) -> Kernel:
 
 def ask_ahead(k: Kernel, name: str, p: Param, loop: str, terms: int, size: int, info: DeviceInfo) -> Kernel:
     """Ask for squares of `size` lanes by `terms`, of which each iteration of a loop reads one, some iterations early,
-    where they come from memory: of so many rows, the hardware follows few."""
-    if high(elements(p.shape)) * p.dtype.itemsize <= info.l2_bytes * FAR_CACHES:
+    where they are no small part of a cache: of so many rows, the hardware follows few."""
+    if high(elements(p.shape)) * p.dtype.itemsize * NEAR_PARTS <= info.l2_bytes:
         return k
     count = max(1, AHEAD_BYTES // (terms * size * p.dtype.itemsize))
     return attempt(k, PrefetchNext(name, loop, count, (p.name,)))

@@ -199,6 +199,11 @@ def only_reduction(k: Kernel) -> OneReduction | Refusal:
             return Refusal(
                 f"{counted(values, 'value')} and {counted(len(items) - values, 'output')}; it is for one of each"
             )
+    return reduction_of(value, out)
+
+
+def reduction_of(value: ItemValue, out: Output) -> OneReduction | Refusal:
+    """A value as a reduction over axes of known sizes, which the output reads at its own axes."""
     if value.reduce is None:
         return Refusal(f"{value.name} is no reduction")
     if value.reduce.tree is Tree.LANES:
