@@ -11,7 +11,7 @@ import pytest
 import weft
 from tests.models.test_decoders import IDS
 from weft import models, nn
-from weft.errors import ArgumentError, FileError
+from weft.errors import ArgumentError, DTypeError, FileError
 from weft.io import gguf_metadata, load_gguf, save_gguf
 from weft.models import gguf
 from weft.models.gemma3 import Gemma3Config
@@ -110,6 +110,33 @@ def test_weights_of_equal_steps_multiply_in_integers(tmp_path: Path) -> None:
         expected = model(weft.tensor(IDS)).numpy()
         error = np.abs(found(weft.tensor(IDS)).numpy() - expected).max()
     assert 0 < error < 0.03 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(("activations", "asked", "dtype"), [
+    ("int8", None, weft.float16), ("float32", None, weft.float32), ("float32", weft.bfloat16, weft.bfloat16),
+    ("int8", weft.float32, weft.float32),
+])  # fmt: skip
+def test_what_is_kept_of_tokens_is_as_exact_as_was_asked(
+    activations: str, asked: weft.DType | None, dtype: weft.DType, tmp_path: Path
+) -> None:
+    path, _ = written(tmp_path / "x.gguf", "qwen3", BlockFormat.Q8_0)
+    model = models.from_gguf(path, activations=activations, cache_dtype=asked)
+    cache = model.cache(2, 16)
+    assert cache.keys[0].dtype is cache.values[1].dtype is dtype
+    ids = weft.tensor(IDS)
+    with weft.no_grad():
+        whole = model(ids).numpy()
+        parts = [model(ids[:, k : k + 1], cache).numpy() for k in range(ids.shape[1])]
+    # keys are off by half a unit in their last place, which weights of attention add up over features
+    bound = {weft.float32: 2e-5, weft.float16: 2e-3, weft.bfloat16: 2e-2}[dtype] * abs(whole).max()
+    if activations == "int8":  # whose blocks of 32 differ by what the last bits of float32 are, too
+        bound = max(bound, 2e-2 * abs(whole).max())
+    np.testing.assert_allclose(np.concatenate(parts, 1), whole, atol=bound)
+
+
+def test_a_cache_of_integers_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DTypeError, match="cache_dtype is a float dtype, not int8"):
+        models.from_gguf(written(tmp_path / "x.gguf", "qwen3", None)[0], cache_dtype=weft.int8)
 
 
 def test_other_activations_are_refused(tmp_path: Path) -> None:

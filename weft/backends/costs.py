@@ -59,6 +59,9 @@ class CostModel:
     wake_ns: float = 20_000.0
     """Work of one core that is worth waking others for. Source: two Zen 4 cores, 2026-11-21."""
 
+    join_ns: float = 4_000.0
+    """Work of one core that is worth sharing with others that are awake. Source: decision 134."""
+
     prefetch_bytes: int = 2048
     """Bytes that memory delivers while one access waits: the distance of prefetches. Source: decision 019."""
 

@@ -56,8 +56,9 @@ def tokens(ids: Tensor) -> int:
 class Cache:
     """Room for the keys and values of `size` tokens of `batch` sequences in each layer.
 
-    `heads`, `features`: of the keys of each layer. `length`, (batch,): how many tokens of each sequence are there;
-    with fewer, those behind are forgotten.
+    `heads`, `features`: of the keys of each layer. `dtype`: of what is kept; keys and values are rounded to it, and
+    widened where they are read. `length`, (batch,): how many tokens of each sequence are there; with fewer, those
+    behind are forgotten.
 
     >>> cache = model.cache(batch=1, size=256)
     >>> logits = model(prompt, cache=cache)
@@ -116,10 +117,10 @@ class Cache:
         assert positions.places is not None
         for x, y in zip(new, kept, strict=True):
             source = x.transpose(0, 1).flatten(1, 2)
-            y.scatter_(1, positions.places[None, :, None].expand(source.shape), source)
+            y.scatter_(1, positions.places[None, :, None].expand(source.shape), source.to(y.dtype))
         if positions.whole:
             return new
-        return self._seen(kept[0]), self._seen(kept[1])
+        return self._seen(kept[0]).to(key.dtype), self._seen(kept[1]).to(value.dtype)
 
     def _seen(self, x: Tensor) -> Tensor:
         x = x.reshape(x.shape[0], self.batch, self.size, x.shape[2])[:, :, : self.seen]

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Self
 
 import weft
-from weft import Tensor, nn
+from weft import DType, Tensor, nn
 from weft.autograd import checkpoint
 from weft.errors import ArgumentError, DTypeError
 from weft.models.cache import Cache, Positions, tokens
@@ -24,6 +24,8 @@ class Decoder(PretrainedModule):
     vocabulary: int
     longest: int
     lm_head: nn.Linear
+    cache_dtype: DType | None = None
+    """The dtype of caches; None: that of the weights."""
 
     @property
     def embedding(self) -> nn.Embedding:
@@ -35,10 +37,11 @@ class Decoder(PretrainedModule):
         self._kept = layers, key_heads, features
 
     def cache(self, batch: int, size: int) -> Cache:
-        """Room for the keys and values of `size` tokens of `batch` sequences; see `Cache`."""
+        """Room for the keys and values of `size` tokens of `batch` sequences, in `cache_dtype`; see `Cache`."""
         layers, key_heads, features = self._kept
         weight = next(self.parameters())
-        return Cache(layers, batch, key_heads, size, features, dtype=weight.dtype, device=str(weight.device))
+        dtype = self.cache_dtype or weight.dtype
+        return Cache(layers, batch, key_heads, size, features, dtype=dtype, device=str(weight.device))
 
     def checkpoint_layers(self, on: bool = True) -> Self:
         """Have each layer computed again for gradients, so that training keeps what goes into layers and no more.

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weft import Tensor, nn
-from weft.errors import ArgumentError, FileFormatError
+from weft import DType, Tensor, float16, nn
+from weft.errors import ArgumentError, DTypeError, FileFormatError
 from weft.io.gguf import load_with_metadata
 from weft.models.decoder import Decoder
 from weft.models.gemma3 import Gemma3, Gemma3Config
@@ -52,14 +52,19 @@ class _Kind:
 
 
 def from_gguf(
-    path: str | os.PathLike[str], device: str | None = None, *, activations: str = "float32"
+    path: str | os.PathLike[str],
+    device: str | None = None,
+    *,
+    activations: str = "float32",
+    cache_dtype: DType | None = None,
 ) -> Decoder:
     """The model in a GGUF file, for inference: `llama`, `qwen3` or `gemma3`.
 
     The file is mapped; weights in a block format keep it, and products widen them as they load them, in float32.
     With activations="int8", what weights in blocks of equal steps are multiplied with is rounded to 8 bits in blocks
     of 32, and multiplied in integers: faster, with the error that `nn.IntegerLinear` states. Weights in tables (IQ4,
-    MXFP4) are multiplied in floats still.
+    MXFP4) are multiplied in floats still. `cache_dtype`: of the keys and values of tokens before, a float dtype; by
+    default float16 beside activations of 8 bits, whose rounding is the coarser by far, else that of the weights.
 
     FileNotFoundError and FileError for what is not there, damaged, of another architecture, or lacks a weight.
 
@@ -67,6 +72,8 @@ def from_gguf(
     """
     if activations not in ("float32", "int8"):
         raise ArgumentError(f"from_gguf: activations are 'float32' or 'int8', not {activations!r}")
+    if cache_dtype is not None and not cache_dtype.is_float:
+        raise DTypeError(f"from_gguf: cache_dtype is a float dtype, not {cache_dtype.name}")
     metadata, tensors = load_with_metadata(path, device)
     arch = metadata.get("general.architecture")
     kind = _KINDS.get(str(arch))
@@ -94,6 +101,8 @@ def from_gguf(
     _assign(model, weights, activations == "int8")
     if tied and isinstance(model.lm_head, nn.Linear):
         model.lm_head.weight = model.embedding.weight
+    integers = any(isinstance(m, nn.IntegerLinear) for m in model.modules())
+    model.cache_dtype = cache_dtype or (float16 if integers else None)
     return model.eval()
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from weft import settings
-from weft.backends.protocol import Commands, Device, Launch, Step
+from weft.backends.protocol import Commands, Device, DeviceInfo, Launch, Step
 from weft.ir.calls import expand_calls
 from weft.ir.errors import IRError
 from weft.ir.graph import Node, elements
@@ -16,11 +16,14 @@ from weft.ir.graph_verify import verify_graph
 from weft.ir.index import Var, high
 from weft.ir.kernel.algorithm import rate_dtype
 from weft.ir.kernel.verify import verify as verify_algorithm
+from weft.ir.loops import LoopKind
 from weft.scheduler import memory
 from weft.scheduler.copies import Copies, copy_trace
 from weft.scheduler.generalize import generalize
 from weft.scheduler.kernelize import KernelSpec, ScanSpec, kernelize_expanded, kernels
 from weft.scheduler.loops import Chosen, LoopLayout, Run, nbytes
+from weft.scheduler.optimize import parallel
+from weft.scheduler.optimize.extents import typical
 from weft.scheduler.plan import KernelInfo, OutputSpec, Tenant
 from weft.scheduler.plan_verify import StepAccesses, What, launch_trace, verify_plan
 from weft.scheduler.programs import CompiledProgram, compiled
@@ -71,10 +74,19 @@ def prepared(job: Job, device: Device) -> Prepared:
     if settings.verify():
         for g in dict.fromkeys(g.algorithm for g in general):
             verify_algorithm(g)
-    codes = compiled([g.algorithm for g in general], device)
+    codes = compiled([g.algorithm for g in general], device, in_company(specs, device))
     where = [(c.image, c.name) for c in dict.fromkeys(codes) if c.image is not None]
     chosen = {s: (c, g.constants) for s, c, g in zip(single, codes, general, strict=True)}
     return Prepared(job, device, specs, chosen, copies, where)
+
+
+def in_company(specs: Sequence[KernelSpec | ScanSpec], device: Device) -> DeviceInfo:
+    """The device as the kernels of a plan find it."""
+    info = device.info
+    if info.task_kind is not LoopKind.PARALLEL:
+        return info
+    works = [parallel.work_ns(typical(s.flops), typical(s.bytes), info) for s in kernels(specs)]
+    return parallel.in_company(works, info)
 
 
 def assembled(made: Prepared) -> Unrolled:

@@ -14,6 +14,7 @@ from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.summary import summary
 from weft.ir.kernel.text import show_algorithm
 from weft.ir.loops_text import show_program
+from weft.scheduler.build import in_company
 from weft.scheduler.kernelize import Logged, ScanSpec, kernelize_all, kernels
 from weft.scheduler.optimize.rules import Decided, decide
 from weft.scheduler.programs import lowered
@@ -75,10 +76,11 @@ def details(
         return high(x) if sizes is None else int(evaluate(x, sizes))
 
     specs = kernelize_all(nodes, device.info.bounds.parameters, logged=True)
+    info = in_company(specs, device)
     once = {
         s: KernelDetail(
             s.algorithm.name, count(s.bytes), min(s.written, count(s.bytes)), count(s.flops), s.why, s.decisions,
-            s.algorithm, decide(s.algorithm, device.info), device,
+            s.algorithm, decide(s.algorithm, info), device,
         )
         for s in kernels(specs)
     }  # fmt: skip

@@ -29,11 +29,13 @@ class Kept:
     in_place: frozenset[tuple[int, int]]
 
 
-def key_of(algorithm: Algorithm, device: Device) -> str | None:
-    """The name of the algorithm's code on disk; None where none is kept."""
+def key_of(algorithm: Algorithm, device: Device, busy: bool = False) -> str | None:
+    """The name of the algorithm's code on disk, for plans that keep all cores `busy` or others; None where none is
+    kept."""
     if settings.verify() or settings.cache_dir() is None:
         return None
-    return disk_cache.digest(digest(algorithm), device_key(device), disk_cache.compiler())
+    plans = ("busy",) if busy else ()
+    return disk_cache.digest(digest(algorithm), device_key(device), disk_cache.compiler(), *plans)
 
 
 def store(key: str, image: str, name: str, variables: Sequence[str], in_place: Set[tuple[int, int]]) -> None:

@@ -50,8 +50,8 @@ PROGRAMS_KEPT = 2048
 """Programs in memory, for other plans that need them; the least recently used goes first."""
 
 _lock = forkable(threading.Lock())
-_compiled: OrderedDict[tuple[Algorithm, Hashable], CompiledProgram] = OrderedDict()
-"""By algorithm and class of devices."""
+_compiled: OrderedDict[tuple[Algorithm, Hashable, bool], CompiledProgram] = OrderedDict()
+"""By algorithm, class of devices, and whether plans keep these busy."""
 _numbers = itertools.count()
 
 Scheduler = Callable[[Algorithm, DeviceInfo], Kernel]
@@ -84,19 +84,21 @@ def missing(algorithms: Sequence[Algorithm], device: Device) -> list[Algorithm]:
         return list(_missing(algorithms, device))
 
 
-def _missing(algorithms: Sequence[Algorithm], device: Device) -> dict[Algorithm, str | None]:
+def _missing(
+    algorithms: Sequence[Algorithm], device: Device, busy: bool = False
+) -> dict[Algorithm, str | None]:
     """The distinct algorithms whose code is not here, after what is on disk was loaded; their names there."""
     found: dict[Algorithm, str | None] = {}
     kind = device_class(device)
     for a in dict.fromkeys(algorithms):
-        if (a, kind) in _compiled:
+        if (a, kind, busy) in _compiled:
             continue
-        key = kernel_cache.key_of(a, device)
+        key = kernel_cache.key_of(a, device, busy)
         kept = None if key is None else kernel_cache.load(key, device)
         if kept is None:
             found[a] = key
         else:
-            _compiled[a, kind] = CompiledProgram(
+            _compiled[a, kind, busy] = CompiledProgram(
                 kept.name, kept.variables, kept.code, kept.image, kept.in_place
             )
     return found
@@ -135,13 +137,17 @@ class _Programs(Sequence[Program]):
         self.in_place.append(in_place_pairs(plain))
 
 
-def compiled(algorithms: Sequence[Algorithm], device: Device) -> list[CompiledProgram]:
-    """Code for all algorithms; what is neither here nor on disk yet is compiled together."""
-    kind = device_class(device)
+def compiled(
+    algorithms: Sequence[Algorithm], device: Device, info: DeviceInfo | None = None
+) -> list[CompiledProgram]:
+    """Code for all algorithms; what is neither here nor on disk yet is compiled together. `info`: the device as
+    kernels of the plan find it, see `optimize.parallel.in_company`."""
+    kind, info = device_class(device), info or device.info
+    busy = info is not device.info
     with _lock:
-        new = _missing(algorithms, device)
+        new = _missing(algorithms, device, busy)
         if new:
-            programs = _Programs(list(new), device.info)
+            programs = _Programs(list(new), info)
             codes, image = device.compile(programs)
             at = store_image(image, [p.name for p in programs]) if image else None
             for (a, key), p, in_place, code in zip(
@@ -149,12 +155,12 @@ def compiled(algorithms: Sequence[Algorithm], device: Device) -> list[CompiledPr
             ):
                 variables = tuple([v.name for v in p.variables])
                 made = CompiledProgram(p.name, variables, code, at, in_place)
-                _compiled[a, kind] = made
+                _compiled[a, kind, busy] = made
                 if key is not None and at is not None:
                     kernel_cache.store(key, at, made.name, variables, made.in_place)
-        found = [_compiled[a, kind] for a in algorithms]
+        found = [_compiled[a, kind, busy] for a in algorithms]
         for a in dict.fromkeys(algorithms):
-            _compiled.move_to_end((a, kind))
+            _compiled.move_to_end((a, kind, busy))
         while len(_compiled) > PROGRAMS_KEPT:
             _compiled.popitem(last=False)
         return found

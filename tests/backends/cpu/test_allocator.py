@@ -61,6 +61,29 @@ def test_living_blocks_never_overlap() -> None:
     assert all(end <= start for (_, end), (start, _) in pairwise(ranges))
 
 
+def test_pages_of_carved_blocks_go_back_and_their_addresses_are_used_again() -> None:
+    allocator = Allocator(idle_limit=0)
+    neighbours = [allocator.allocate(300_000) for _ in range(3)]
+    for block in neighbours:
+        as_numpy(block, np.uint8, (300_000,))[:] = 7
+    address = neighbours[1].address
+    del neighbours[1]
+    assert allocator.use().mapped == 2 * size_class(300_000)
+    again = allocator.allocate(300_000)
+    if again.address == address:  # a region's; elsewhere each block has a mapping
+        assert not as_numpy(again, np.uint8, (300_000,)).any()
+    assert all(as_numpy(block, np.uint8, (300_000,)).min() == 7 for block in neighbours)
+
+
+def test_regions_follow_each_other() -> None:
+    allocator = Allocator()
+    blocks = [allocator.allocate(1 << 20) for _ in range(70)]  # more than two regions hold
+    for k, block in enumerate(blocks):
+        as_numpy(block, np.uint8, (1 << 20,))[:] = k
+    assert [int(as_numpy(block, np.uint8, (1 << 20,)).max()) for block in blocks] == list(range(70))
+    assert allocator.use().mapped == 70 << 20
+
+
 def test_accounting() -> None:
     allocator = Allocator()
     first, second = allocator.allocate(1 << 20), allocator.allocate(2 << 20)

@@ -54,6 +54,25 @@ def rounded(x: np.ndarray[Any, np.dtype[np.float32]]) -> Floats:
     return (numbers * (top * np.float32(1 / 127)).astype(np.float64)).reshape(x.shape)
 
 
+def test_the_smallest_activations_are_zeros() -> None:
+    x = np.full((1, 64), 1e-38, np.float32)
+    x[0, 32:] = 1e-30
+    found = Activations.of(weft.tensor(x))
+    assert np.isfinite(found.scale.numpy()).all()
+    np.testing.assert_array_equal(found.numbers.numpy()[0, 0], 0)  # the inverse of a step is beyond float32
+    np.testing.assert_array_equal(found.numbers.numpy()[0, 1], 127)
+
+
+def test_planes_are_put_together_in_the_product_of_few_rows() -> None:
+    data = random_blocks(BlockFormat.Q5_0, 256, 512)
+    weight = IntegerBlocks.of(BlockTensor(weft.tensor(data), BlockFormat.Q5_0, (256, 512)))
+    names = [
+        [k.name for k in weft.explain(weight.linear(Activations.of(weft.zeros(rows, 512).realize())))]
+        for rows in (8, 512)
+    ]
+    assert ["or" in n for n in names] == [False, True]  # a kernel that stores the numbers in bytes
+
+
 def product(data: np.ndarray[Any, Any], f: BlockFormat, x: np.ndarray[Any, Any], device: str) -> Floats:
     shape = (data.shape[0], data.shape[1] * f.elements)
     weight = IntegerBlocks.of(BlockTensor(weft.tensor(data, device=device), f, shape))

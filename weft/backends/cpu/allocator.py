@@ -4,11 +4,14 @@ A fresh page costs a fault (3 GB/s measured for first touches), so blocks are ke
 Three kinds by size:
 
     up to 64 KiB       64-byte aligned, carved from 2 MiB slabs, kept for ever
-    above              an anonymous mapping each, page aligned
-    from 2 MiB         the same, 2 MiB aligned and advised to use huge pages
+    above              page aligned, carved from regions of 32 MiB that are advised to use huge pages
+    from 2 MiB         an anonymous mapping each, 2 MiB aligned and advised to use huge pages
 
-Sizes are rounded up to size classes with eight steps per doubling (at most 12.5 % more). Mappings that idle beyond
-`idle_limit` bytes go back to the system, those idle longest first.
+Where a system has no huge pages to ask for, those in between have a mapping each, too.
+
+Sizes are rounded up to size classes with eight steps per doubling (at most 12.5 % more). What idles beyond `idle_limit`
+bytes goes back to the system, what idles longest first: mappings wholly, of regions the pages, whose addresses are kept
+for the next block of that size.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ ALIGNMENT = 64
 SMALL_BYTES = 64 << 10
 HUGE_BYTES = 2 << 20
 _SLAB_BYTES = 2 << 20
+_REGION_BYTES = 32 << 20
+_REGIONS = hasattr(mmap, "MADV_HUGEPAGE") and hasattr(mmap, "MADV_DONTNEED")
 _PAGE = mmap.PAGESIZE
 
 
@@ -124,6 +129,33 @@ class _Idle(deque[int]):
         self.allocator = allocator
 
 
+class _Region:
+    """Memory that blocks are carved from, in huge pages where the system has them: reading them in order is faster by a
+    fifth than in small ones, and a first touch is for many blocks."""
+
+    def __init__(self) -> None:
+        self._mapping = _anonymous(_REGION_BYTES + HUGE_BYTES - _PAGE)
+        self._start = ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))
+        _advise_huge_pages(self._mapping)
+        self._next = (self._start + HUGE_BYTES - 1) & -HUGE_BYTES
+        self._end = self._next + _REGION_BYTES
+
+    @property
+    def left(self) -> int:
+        """The bytes that are not carved yet."""
+        return self._end - self._next
+
+    def carve(self, size: int) -> int:
+        """The address of the next block."""
+        address = self._next
+        self._next += size
+        return address
+
+    def strip(self, address: int, size: int) -> None:
+        """Give the pages of a block back; its address stays good, and is zero when it is next touched."""
+        self._mapping.madvise(mmap.MADV_DONTNEED, address - self._start, size)
+
+
 class Allocator:
     """Gives out blocks; see the module. All methods may be called from any thread.
 
@@ -147,6 +179,9 @@ class Allocator:
         self._slabs: list[mmap.mmap] = []
         self._slab_next = 0
         self._slab_end = 0
+        self._region: _Region | None = None
+        self._regions: dict[int, _Region] = {}  # of each carved block
+        self._bare: dict[int, list[int]] = {}  # carved blocks without pages, by size
         self._clock = 0
         self._live = 0
         self._peak = 0
@@ -250,8 +285,26 @@ class Allocator:
             return free.pop()[0]
         if self._limit is not None:
             self._trim(self._limit - self._live - size)
-        address, mapping = self._map(size, nbytes)
-        self._mappings[address] = mapping
+        address = self._carve_region(size) if _REGIONS and size < HUGE_BYTES else None
+        if address is None:
+            address, mapping = self._map(size, nbytes)
+            self._mappings[address] = mapping
+        return address
+
+    def _carve_region(self, size: int) -> int | None:
+        """A block without pages, of a region; None where the system has no room for another region."""
+        bare = self._bare.get(size)
+        if bare:
+            self._mapped += size
+            return bare.pop()
+        if self._region is None or self._region.left < size:
+            try:
+                self._region = _Region()
+            except (OSError, ValueError):
+                return None
+        address = self._region.carve(size)
+        self._regions[address] = self._region
+        self._mapped += size
         return address
 
     def _carve(self, size: int, nbytes: int) -> int:
@@ -293,7 +346,12 @@ class Allocator:
             address, _ = free.pop(0)
             if not free:
                 del self._large[size]
-            self._mappings.pop(address).close()
+            region = self._regions.get(address)
+            if region is None:
+                self._mappings.pop(address).close()
+            else:
+                region.strip(address, size)
+                self._bare.setdefault(size, []).append(address)
             self._idle -= size
             self._mapped -= size
 

@@ -313,7 +313,7 @@ class CpuDevice:
         return f"{target.triple} {target.cpu} {features} llvm {version()} cores {self._info.cores}"
 
     def _costs_key(self) -> str:
-        return disk_cache.digest("costs 1", self.fingerprint())
+        return disk_cache.digest("costs 2", self.fingerprint())
 
     def kept_costs(self) -> CostModel | None:
         """The costs that were fitted to this machine, if they were."""

@@ -40,6 +40,9 @@ BLOCK = 32
 LANES = 16
 """Rows of a weight that lie in lanes."""
 
+_TINY = 2.0**-126
+"""The smallest normal number of float32."""
+
 _GROUPS = BLOCK // 4
 """Groups of four neighbours in a block."""
 
@@ -58,16 +61,24 @@ class Activations:
     def of(cls, x: Tensor) -> Activations:
         """(rows, columns) of float32, whose columns are a multiple of 32."""
         blocks = reshape(x, (x.shape[0], -1, BLOCK))
-        top = amax(blocks.abs(), -1, keepdim=True)
-        inverse = where(top == 0, 0.0, 127 / where(top == 0, 1.0, top))
+        # of what is scaled, so that the largest is stored as it is multiplied with: lanes read it for nothing more
+        scale = amax(blocks.abs() * (1 / 127), -1, keepdim=True)
+        small = scale < _TINY  # whose inverse is beyond float32
+        inverse = where(small, 0.0, 1 / where(small, 1.0, scale))
         numbers = contiguous(round(blocks * inverse).to(int8))  # by no product anew for each of its rows
-        return cls(numbers, reshape(top, (x.shape[0], -1)) * (1 / 127))
+        return cls(numbers, reshape(scale, (x.shape[0], -1)))
 
-    def sums(self, parts: int) -> Tensor:
-        """The sums of the numbers of equal parts of blocks, int32 (rows, blocks, parts)."""
+    def zeros(self, parts: int, zero: int) -> Tensor:
+        """`zero` times the sums of the numbers of equal parts of blocks, int32 (rows, blocks, parts)."""
+        return contiguous(self._sums(parts) * zero)  # not once more for each row of a weight
+
+    def floors(self, parts: int) -> Tensor:
+        """The sums of equal parts of blocks, float32 (rows, blocks, parts)."""
+        return contiguous(self._sums(parts).to(float32) * reshape(self.scale, (*self.scale.shape, 1)))
+
+    def _sums(self, parts: int) -> Tensor:
         n = self.numbers
-        found = total(reshape(n, (*n.shape[:-1], parts, -1)).to(int32), -1, dtype=int32)
-        return contiguous(found)  # not once more for each row of a weight
+        return total(reshape(n, (*n.shape[:-1], parts, -1)).to(int32), -1, dtype=int32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,7 +156,6 @@ class IntegerBlocks:
         q = reshape(self._numbers(), (1, groups, blocks, parts, _GROUPS // parts, LANES, 4))
         a = reshape(x.numbers, (t, 1, blocks, parts, _GROUPS // parts, 1, 4))
         dots = total(q.to(int32) * a.to(int32), (4, 6), dtype=int32)  # (t, groups, blocks, parts, 16)
-        sums = reshape(x.sums(parts), (t, 1, blocks, parts, 1))
         per = reshape(x.scale, (t, 1, blocks, 1, 1))
 
         def of_blocks(scale: Tensor, steps: Tensor | None) -> Tensor:
@@ -160,10 +170,13 @@ class IntegerBlocks:
                 else wide * reshape(steps.to(float32), (1, groups, blocks, parts, LANES))
             )
 
-        whole = dots - self.zero * sums if self.zero else dots
+        whole = dots
+        if self.zero:
+            whole = dots - reshape(x.zeros(parts, self.zero), (t, 1, blocks, parts, 1))
         terms = whole.to(float32) * (per * of_blocks(self.scale, self.steps))
         if self.floor is not None:
-            terms = terms + (per * sums.to(float32)) * of_blocks(self.floor, self.floor_steps)
+            floors = reshape(x.floors(parts), (t, 1, blocks, parts, 1))
+            terms = terms + floors * of_blocks(self.floor, self.floor_steps)
         # what follows counts rows, not groups and lanes: in loops of its own it would split the sums
         out = reshape(contiguous(total(terms, (2, 3))), (t, groups * LANES))
         return out if rows == groups * LANES else narrow(out, 1, 0, rows)

@@ -24,6 +24,9 @@ PROLOGUE_SAVED_SHARE = 0.5
 """The share of what bytes cost that a prologue may use up for those it saves, where its inputs are smaller than the
 operand (weights of few bits): the rest is for panels that are staged more than once."""
 
+BYTE_ROWS = 8
+"""Rows of results for which an operand of a sum of bytes is computed once, in registers: tiles have up to 12."""
+
 MAX_KERNEL_OPS = 512
 """Operations in one kernel, counted by their cost: compilers take more than linear time, and registers run out."""
 
@@ -124,6 +127,12 @@ def prologue_reads(nbytes: int, read: int | None) -> Comparison:
 def small_prologue(ops: float, points: int) -> Comparison:
     """The cost of computing an operand anew at every point of a small product, against one more kernel."""
     return Comparison(Cost(ops * points), _LAUNCH)
+
+
+def byte_prologue(ops: float, size: int, nbytes: int, uses: int) -> Comparison:
+    """The cost of computing an operand of sums of bytes, of which each element is for `uses` rows, once for each tile
+    of them, against computing it once, writing it and reading it again."""
+    return Comparison(Cost(-(-uses // BYTE_ROWS) * ops * size), Cost(ops * size, 2 * nbytes))
 
 
 def repeat(times: int, ops: float, itemsize: int, size: int) -> Comparison:

@@ -11,6 +11,7 @@ from weft.ir.index import variables
 from weft.ir.ops import MOVEMENT, REDUCE, Op
 from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.bijection import divided
+from weft.scheduler.kernelize.contraction import sums_bytes
 from weft.scheduler.kernelize.cost import Comparison
 from weft.scheduler.kernelize.decisions import Cut, FuseInto
 from weft.scheduler.kernelize.facts import Facts, leaf_bytes
@@ -175,11 +176,15 @@ def _prologue(view: View, node: Node, f: Facts, site: Site) -> Iterator[Cut | Co
     if staged:
         return
     points = 1
-    for frame in site.frames & group.contractions:
+    frames = site.frames & group.contractions
+    for frame in frames:
         points *= prod(v.hi + 1 for v in (*frame.axes, *frame.reduced))
-    small = cost.small_prologue(f.ops, points)
-    if small.pays:
-        yield small
+    cheap = [cost.small_prologue(f.ops, points)]
+    if len(frames) == 1 and all(frame.node is not None and sums_bytes(frame.node) for frame in frames):
+        cheap.append(cost.byte_prologue(f.ops, f.size, f.nbytes, max(points // f.size, 1)))
+    found = next((c for c in cheap if c.pays), None)
+    if found is not None:
+        yield found
         return
     read = leaf_bytes(f.leaves, view.facts)
     yield _by_cost(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from weft.backends.protocol import DeviceInfo
 from weft.ir.graph import elements
 from weft.ir.index import ceildiv, high
@@ -34,6 +37,21 @@ def work_ns(flops: float, nbytes: float, info: DeviceInfo) -> float:
 def pays(k: Kernel, info: DeviceInfo, flops: float | None = None) -> bool:
     """True where the kernel's work is worth waking other cores for; `flops` where they are known better."""
     return work_ns(total_flops(k) if flops is None else flops, total_bytes(k), info) > info.costs.wake_ns
+
+
+BUSY_WAKES = 10
+"""Times what is worth waking the other cores for, that a plan takes at least whose cores stay awake."""
+
+
+def in_company(works: Iterable[float], info: DeviceInfo) -> DeviceInfo:
+    """The device as kernels of a plan find it, which take one core so many ns each: where most of a long plan's time is
+    in kernels that are worth sharing, the other cores are awake, and waking them costs nothing."""
+    each = [max(ns, info.launch_ns) for ns in works]
+    shared = sum(ns for ns in each if ns > info.costs.join_ns)
+    total = sum(each)
+    if info.cores == 1 or total < BUSY_WAKES * info.costs.wake_ns or 2 * shared < total:
+        return info
+    return replace(info, costs=replace(info.costs, wake_ns=min(info.costs.join_ns, info.costs.wake_ns)))
 
 
 def total_flops(k: Kernel) -> float:
