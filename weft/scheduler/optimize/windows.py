@@ -326,7 +326,7 @@ def _turned(k: Kernel, value: ItemValue) -> tuple[Stage, ...]:
     """What is read across the lanes of results that lie along channels, such as taps, copied along them first."""
     found: list[Stage] = []
     for load, order in across_lanes(k.algorithm, value):
-        step = Stage(value.name, load, f"turned{len(found)}", order)
+        step = Stage(value.name, load, f"turned{len(found) or ''}", order)
         if step.check(k) is None:
             found.append(step)
     return tuple(found)
