@@ -19,10 +19,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks import phases, report, startup
+from benchmarks.inference import NETS
 from benchmarks.results import ROOT, Results, describe_machine, finished, say
 from benchmarks.runner import Group
 from benchmarks.variants import QUICK, USUAL, VARIANTS, Variant
-from benchmarks.workloads import SWEEP, WORKLOADS
+from benchmarks.workloads import INFERENCE, SWEEP, WORKLOADS
 
 OUT = ROOT / "out" / "benchmarks"
 PAGE = ROOT / "manuals" / "measured.md"
@@ -43,6 +44,9 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
         "--rounds", type=int, default=0, help="rounds of each workload (default: 7, with --fast 5)"
     )
     p.add_argument("--out", type=Path, default=OUT, help=f"folder for what is written (default: {OUT})")
+    p.add_argument(
+        "--busy", action="store_true", help="others use the machine: count processor time (one thread)"
+    )
     p.add_argument("--resume", action="store_true", help="keep what the results file has already")
     p.add_argument("--report", action="store_true", help="only write the report of the results file")
     p.add_argument("--compare", type=Path, help="results of an earlier run to compare with")
@@ -61,6 +65,7 @@ def chosen_workloads(wanted: str, fast: bool) -> list[str]:
     found = {
         word: [n for n, w in WORKLOADS.items() if word == n]
         or [n for n, w in WORKLOADS.items() if word == w.group or word in n]
+        or [n for n, w in INFERENCE.items() if word in (n, w.group)]
         or [n for n in SWEEP if word == n]
         for word in words
     }
@@ -104,10 +109,10 @@ def measure(r: Results, chosen: argparse.Namespace) -> None:
         names = [n for n in names if n not in done]
         if not names:
             continue
-        with Group(variants, threads, r) as group:
+        with Group(variants, threads, r, chosen.busy and threads == 1) as group:
             group.limits()
             for name in names:
-                group.measure(name, rounds if name in WORKLOADS else max(3, rounds - 2))
+                group.measure(name, max(3, rounds - 2) if name in SWEEP else rounds)
     if "startup" in parts and not r.startup:
         r.startup = startup.measure(rounds)
         r.save()
@@ -140,6 +145,7 @@ def main(given: Sequence[str] | None = None) -> None:
     if chosen.list:
         for name, w in WORKLOADS.items():
             print(f"{w.group:12s} {name}{'   (fast)' if w.fast else ''}")
+        print(f"{'inference':12s} {', '.join(NETS)}")
         print(
             f"{'sweep':12s} {len(SWEEP)} products, {', '.join(dict.fromkeys(n.partition('_')[0] for n in SWEEP))}"
         )

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.results import ROOT, Results, ratio, say
 from benchmarks.variants import Variant
 from benchmarks.worker import agree
-from benchmarks.workloads import SWEEP, WORKLOADS, Workload
+from benchmarks.workloads import Workload, workload
 
 LIMIT = 120.0
 """Seconds in which a process has to answer."""
@@ -37,8 +37,9 @@ class LostError(RuntimeError):
 class Process:
     """One variant in a process of its own."""
 
-    def __init__(self, variant: Variant, threads: int, processors: Sequence[int]) -> None:
+    def __init__(self, variant: Variant, threads: int, processors: Sequence[int], busy: bool = False) -> None:
         self.variant, self.threads, self.processors = variant, threads, list(processors)
+        self.busy = busy
         self.child: subprocess.Popen[bytes] | None = None
         self.versions: dict[str, str] = {}
 
@@ -49,7 +50,9 @@ class Process:
             [sys.executable, "-m", "benchmarks.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, cwd=ROOT, env={**self.variant.environ(self.threads), "PYTHONPATH": path},
         )  # fmt: skip
-        answer = self.ask("open", where=self.variant.where, threads=self.threads, processors=self.processors)
+        answer = self.ask(
+            "open", where=self.variant.where, threads=self.threads, processors=self.processors, busy=self.busy
+        )
         if "error" in answer:
             raise LostError(answer["error"])
         self.versions = answer["versions"]
@@ -93,10 +96,12 @@ class Process:
 class Group:
     """The processes of all variants with the same number of threads."""
 
-    def __init__(self, variants: Iterable[Variant], threads: int, results: Results) -> None:
+    def __init__(
+        self, variants: Iterable[Variant], threads: int, results: Results, busy: bool = False
+    ) -> None:
         self.threads, self.results = threads, results
-        self.processors = processors(threads)
-        self.processes = {v.name: Process(v, threads, self.processors) for v in variants}
+        self.processors = [] if busy else processors(threads)
+        self.processes = {v.name: Process(v, threads, self.processors, busy) for v in variants}
 
     def __enter__(self) -> Group:
         for name, p in list(self.processes.items()):
@@ -124,8 +129,7 @@ class Group:
 
     def measure(self, name: str, rounds: int) -> None:
         """One workload on all variants; its rows go to the results."""
-        workload = WORKLOADS.get(name) or SWEEP[name]
-        built = self._build(name, workload)
+        built = self._build(name, workload(name))
         rounds = rounds if all(a["one"] < LONG for a in built.values()) else max(3, rounds // 2)
         seconds: dict[str, list[float]] = {v: [] for v in built}
         for k in range(rounds):

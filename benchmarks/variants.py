@@ -84,6 +84,7 @@ _ALL = (
     Variant("jax-malloc", "with_jax:Jax", ("jax",), {**_MALLOC, **_WIDE}, sweep=True),
     Variant("jax-unfused", "with_jax:JaxUnfused", ("jax",), _UNFUSED, frozenset({"replayed_adds"})),
     Variant("onnxruntime", "with_onnxruntime:OnnxRuntime", ("onnxruntime", "onnx"), sweep=True),
+    Variant("openvino", "with_openvino:OpenVino", ("openvino", "onnx"), kinds=frozenset({"inference"})),
 )
 
 VARIANTS: dict[str, Variant] = {v.name: v for v in _ALL}

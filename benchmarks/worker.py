@@ -1,6 +1,6 @@
 """A process that runs one framework, and does what lines of JSON on its input say.
 
-    {"do": "open", "where": ..., "threads": ..., "processors": [...]}   -> {"versions": {...}}
+    {"do": "open", "where": ..., "threads": ..., "processors": [...], "busy": false}   -> {"versions": {...}}
     {"do": "build", "workload": ..., "seconds": s}     -> {"check": ...}  the first result, to compare; calibrated so
                                                        that a round takes about s seconds
     {"do": "round"}                                    -> {"seconds": per run}
@@ -28,7 +28,7 @@ import numpy as np
 
 from benchmarks.frameworks.run import Array, Run
 from benchmarks.variants import load
-from benchmarks.workloads import SWEEP, WORKLOADS, Workload
+from benchmarks.workloads import workload as known
 
 SAMPLES = 512
 """Elements of each result that are compared one by one."""
@@ -70,15 +70,17 @@ class Worker:
         self.framework: Any = None
         self.run: Run | None = None
         self.runs, self.warm = 1, False
+        self.clock = time.perf_counter
 
-    def open(self, where: str, threads: int, processors: Sequence[int]) -> dict[str, Any]:
+    def open(self, where: str, threads: int, processors: Sequence[int], busy: bool = False) -> dict[str, Any]:
+        self.clock = time.process_time if busy else time.perf_counter
         if processors and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, processors)
         self.framework = load(where, threads)
         return {"versions": self.framework.versions()}
 
     def build(self, workload: str, seconds: float) -> dict[str, Any]:
-        w: Workload = WORKLOADS.get(workload) or SWEEP[workload]
+        w = known(workload)
         make = getattr(self.framework, w.kind, None)
         self.run = None if make is None else make(*w.inputs())
         if self.run is None:
@@ -99,7 +101,7 @@ class Worker:
         assert self.run is not None
         if self.warm:
             self.run.call()
-        return {"seconds": _timed(self.run.call, self.runs)}
+        return {"seconds": _timed(self.run.call, self.runs, self.clock)}
 
     def drop(self) -> dict[str, Any]:
         self.run = None
@@ -111,12 +113,12 @@ class Worker:
         return {**asdict(found), "text": str(found)}
 
 
-def _timed(call: Callable[[], Any], runs: int) -> float:
+def _timed(call: Callable[[], Any], runs: int, clock: Callable[[], float] = time.perf_counter) -> float:
     """Seconds per run."""
-    start = time.perf_counter()
+    start = clock()
     for _ in range(runs):
         call()
-    return (time.perf_counter() - start) / runs
+    return (clock() - start) / runs
 
 
 def end_with_parent() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.inference import NETS
 from benchmarks.networks import (
     depthwise,
     depthwise_parameters,
@@ -342,5 +343,25 @@ def _product(p: Product) -> Workload:
     )  # fmt: skip
 
 
+INFERENCE: dict[str, Workload] = {
+    f"{name} inference": Workload(
+        f"{name} inference",
+        "inference",
+        "inference",
+        lambda name=name: (name,),
+        net.flops,
+        goal=1.0,
+        tolerance=2e-3,
+    )
+    for name, net in NETS.items()
+}
+"""The models of `inference.py` as workloads, measured when they are asked for."""
+
+
 SWEEP: dict[str, Workload] = {p.name: _product(p) for p in PRODUCTS}
 """The products of `shapes.py` as workloads."""
+
+
+def workload(name: str) -> Workload:
+    """The workload of this name, of any table. KeyError where there is none."""
+    return WORKLOADS.get(name) or INFERENCE.get(name) or SWEEP[name]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from benchmarks.frameworks.run import Array, Run
+from benchmarks.inference import NETS, exported
 from benchmarks.workloads import HEADS, TOKENS, WIDTH
 
 _HEAD = WIDTH // HEADS
@@ -26,26 +29,36 @@ class OnnxRuntime:
 
     def session(self, graph: Graph, plain: bool = False) -> Run:
         """The graph, with inputs and its one output bound. `plain`: nodes stay as they are."""
+        options = self.options()
+        if plain:
+            options.graph_optimization_level = self.ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        model = graph.model(self.onnx).SerializeToString()
+        return self.bound(self.opened(model, options), graph.inputs, graph.outputs)
+
+    def options(self) -> Any:
+        """Settings of a session."""
         options = self.ort.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = self.threads, 1
         options.log_severity_level = 3
-        if plain:
-            options.graph_optimization_level = self.ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        model = graph.model(self.onnx)
-        session = self.ort.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-        values = {k: self.ort.OrtValue.ortvalue_from_numpy(v) for k, v in graph.inputs.items()}
+        return options
+
+    def opened(self, model: bytes | str, options: Any) -> Any:
+        """A session of a model, or of the file that one is in."""
+        return self.ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+    def bound(self, session: Any, inputs: dict[str, Array], names: list[str]) -> Run:
+        """The session with its inputs and outputs bound."""
+        values = {k: self.ort.OrtValue.ortvalue_from_numpy(v) for k, v in inputs.items()}
         binding = session.io_binding()
         for name, value in values.items():
             binding.bind_ortvalue_input(name, value)
         outputs = {
             name: self.ort.OrtValue.ortvalue_from_numpy(array)
-            for name, array in zip(graph.outputs, session.run(graph.outputs, graph.inputs), strict=True)
+            for name, array in zip(names, session.run(names, inputs), strict=True)
         }
         for name, value in outputs.items():
             binding.bind_ortvalue_output(name, value)
-        first = outputs[graph.outputs[0]]
+        first = outputs[names[0]]
 
         def call() -> Any:
             session.run_with_iobinding(binding)
@@ -155,6 +168,11 @@ class OnnxRuntime:
 
     def gpt_decode(self, parameters: dict[str, Any], token: Array, cache: Array) -> Run:
         return self._gpt(parameters, token, TOKENS - 1, cache)
+
+    def inference(self, name: str) -> Run:
+        with TemporaryDirectory(prefix="weft-bench-") as folder:
+            session = self.opened(str(exported(name, Path(folder))), self.options())
+        return self.bound(session, {"x": NETS[name].inputs()}, ["y"])
 
     # --- overhead
 

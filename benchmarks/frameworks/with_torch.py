@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.frameworks.run import Array, Run, plain
+from benchmarks.inference import NETS, made
 from benchmarks.networks import Network, depthwise, residual
 from benchmarks.workloads import HEADS, TOKENS, WIDTH
 
@@ -282,6 +283,11 @@ class Torch:
 
     def gpt_decode(self, parameters: dict[str, Any], token: Array, cache: Array) -> Run:
         return self._gpt(parameters, token, TOKENS - 1, cache)
+
+    def inference(self, name: str) -> Run:
+        net, x = made(self.torch, name), self.torch.from_numpy(NETS[name].inputs())
+        g = self.compiled(net)
+        return Run(lambda: g(x))
 
     # --- overhead
 

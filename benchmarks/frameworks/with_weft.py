@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.frameworks.run import Array, Run, arrays, channels_first, plain
+from benchmarks.inference import NETS, made
 from benchmarks.networks import Network, depthwise, residual
 from benchmarks.workloads import HEADS, TOKENS, WIDTH
 
@@ -271,6 +272,16 @@ class Weft:
             return self.F.linear(self.F.layer_norm(x, (WIDTH,), p["lnf_g"], p["lnf_b"]), p["wte"])
 
         return self.compiled(f, token)
+
+    def inference(self, name: str) -> Run:
+        with self.weft.no_grad():
+            net = made(self.weft, name)
+
+        def f(x: Any) -> Any:
+            with self.weft.no_grad():
+                return net(x)
+
+        return self.compiled(f, NETS[name].inputs())
 
     # --- overhead
 

@@ -22,6 +22,7 @@ from weft.ir.graph import Node, toposort
 from weft.ir.ops import EXPANDED, MOVEMENT, REDUCE, Op
 from weft.ir.rewrite import rebuilt
 from weft.scheduler.keeping import nbytes
+from weft.scheduler.layouts import channels_innermost
 from weft.scheduler.panels import panels
 
 FREE_BYTES = 1 << 20
@@ -51,7 +52,7 @@ class Split:
 def split(outputs: Sequence[Node], staying: Collection[Node], info: DeviceInfo) -> Split | None:
     """The graph of `outputs` in two parts, where values that depend on the leaves `staying` alone are worth keeping on
     a device; None where there are none."""
-    expanded = expand_calls(outputs)
+    expanded = channels_innermost(expand_calls(outputs), staying, info)
     order = toposort(expanded)
     below = _sources(order, frozenset(staying))
     found = dict.fromkeys(_worth_keeping(_met(order, below), below, frozenset(expanded)))

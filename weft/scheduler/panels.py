@@ -5,7 +5,7 @@
 
 A panel is what a tile's lanes read, step by step, so that nothing is left to pack (`contraction.is_packed`). With few
 rows of results packing is a good part of a product; from `MAX_ROWS` on it is not, and below `MIN_ROWS` each weight is
-read once, as it lies.
+read once, as it lies. The steps of a convolution's sum are in the order in which its image lies.
 """
 
 from __future__ import annotations
@@ -17,28 +17,34 @@ from math import prod
 from weft.backends.protocol import DeviceInfo
 from weft.ir import graph, movement
 from weft.ir.graph import Axes, Node, elements
-from weft.ir.index import Int, Var, variables
+from weft.ir.index import Int, Var, ceildiv, coefficient, variables
 from weft.ir.loops import LoopKind
 from weft.ir.ops import MOVEMENT, Op
+from weft.scheduler.optimize.tiles import most_rows, tile_cycles
 
-MIN_ROWS, MAX_ROWS = 8, 512
-"""Rows of results for which a weight is laid out: with 512, packing takes some 3 % of a product (Zen 4, float32)."""
+MIN_ROWS, MAX_ROWS = 8, 1024
+"""Rows of results for which a weight is laid out: with 1,024, packing takes some 2 % of a product (Zen 4, float32)."""
 
 MIN_BYTES = 1 << 14
 """Weights smaller than this stay as they are."""
 
+MIN_FULL = 0.7
+"""The share of lanes that have results, at least, where channels are to lie innermost."""
+
 WIDTHS = (4, 3, 2, 1)
-"""Vectors of a panel's width, the preferred first: tiles of four or two vectors are the best for most sizes."""
+"""Vectors of a panel's width, the preferred first of those that take the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """A factor of a product that is a view of the leaf `weight`, whose axis number `axis` runs along lanes."""
+    """A factor of a product that is a view of the leaf `weight`, whose axis number `axis` runs along lanes. `steps`:
+    its other axes, the outermost of a panel first."""
 
     factor: Node
     weight: Node
     axis: int
     width: int
+    steps: tuple[int, ...]
 
     def laid_out(self) -> Node:
         """The weight in panels."""
@@ -47,14 +53,14 @@ class Panels:
         cut = graph.apply(
             Op.RESHAPE, (w,), shape=(*w.shape[:a], n // self.width, self.width, *w.shape[a + 1 :])
         )
-        rest = [k for k in range(len(cut.shape)) if k not in (a, a + 1)]
+        rest = [k + (k > a) for k in self.steps]
         turned = graph.apply(Op.PERMUTE, (cut,), Axes((a, *rest, a + 1)))
         return graph.apply(Op.CONTIGUOUS, (turned,))
 
     def weight_in(self, panels: Node) -> Node:
         """The weight, as a view of its panels."""
         rank, a = len(panels.shape), self.axis
-        order = [*range(1, rank - 1)]
+        order = [1 + self.steps.index(k) for k in range(rank - 1) if k != a]
         order[a:a] = [0, rank - 1]
         back = graph.apply(Op.PERMUTE, (panels,), Axes(tuple(order)))
         return graph.apply(Op.RESHAPE, (back,), shape=self.weight.shape)
@@ -73,10 +79,37 @@ def panels(order: Sequence[Node], weights: Collection[Node], info: DeviceInfo) -
                     yield found
 
 
-def _of_product(
-    total: Node, factor: Node, other: Node, weights: Collection[Node], info: DeviceInfo
-) -> Panels | None:
-    """The panels for one factor of a sum of products; None where it is no such weight."""
+@dataclass(frozen=True, slots=True)
+class _Factor:
+    """A factor that is a view of a weight: the index of an element there for one of the factor, and the only axis of
+    the results that this names, which the other factor does not."""
+
+    weight: Node
+    index: tuple[Int, ...]
+    at: tuple[Var, ...]
+    lane: int
+
+
+def image_lane(total: Node, weights: Collection[Node], info: DeviceInfo) -> int | None:
+    """The axis of a convolution's results along which its weight lies, where places in an image come after it; None for
+    other nodes, and where lanes along it would not be full."""
+    if total.op is not Op.SUM or total.inputs[0].op is not Op.MUL or not isinstance(total.attrs, Axes):
+        return None
+    a, b = total.inputs[0].inputs
+    for factor, other in ((a, b), (b, a)):
+        found = _factor(total, factor, other, weights)
+        if found is None:
+            continue
+        shape, free = factor.shape, [k for k in range(len(factor.shape)) if k not in total.attrs.axes]
+        places = any(shape[k] != 1 for k in free if k > found.lane)
+        lanes, size = info.lanes(total.dtype), shape[found.lane]
+        full = isinstance(size, int) and size >= MIN_FULL * lanes * ceildiv(size, lanes)
+        return free.index(found.lane) if places and full else None
+    return None
+
+
+def _factor(total: Node, factor: Node, other: Node, weights: Collection[Node]) -> _Factor | None:
+    """The factor of a sum of products as a view of a weight; None where it is none."""
     axes = total.attrs
     shape = [n for n in factor.shape if isinstance(n, int)]
     if not isinstance(axes, Axes) or len(shape) != len(factor.shape) or 0 in shape:
@@ -90,7 +123,18 @@ def _of_product(
     lanes = [k for k, v in enumerate(at) if v in used and k not in axes.axes and shape[k] > 1]
     if len(lanes) != 1 or not _is_free_of(other, at, at[lanes[0]]):
         return None
-    (lane,) = lanes
+    return _Factor(weight, index, at, lanes[0])
+
+
+def _of_product(
+    total: Node, factor: Node, other: Node, weights: Collection[Node], info: DeviceInfo
+) -> Panels | None:
+    """The panels for one factor of a sum of products; None where it is no such weight."""
+    found, axes = _factor(total, factor, other, weights), total.attrs
+    if found is None or not isinstance(axes, Axes):
+        return None
+    weight, index, at, lane = found.weight, found.index, found.at, found.lane
+    shape = [v.hi + 1 for v in at]
     if any(shape[k] > 1 for k in range(lane + 1, len(shape)) if k not in axes.axes):
         return None  # images: results do not lie along lanes, and pixels are as good lanes as channels
     dims = [d for d, i in enumerate(index) if at[lane] in variables(i)]
@@ -101,8 +145,48 @@ def _of_product(
         return None
     if summed * n != elements(weight.shape) or summed * n * weight.dtype.itemsize < MIN_BYTES:
         return None
-    width = next((w for v in WIDTHS if n % (w := v * info.lanes(weight.dtype)) == 0), None)
-    return Panels(factor, weight, dims[0], width) if width and MIN_ROWS <= rows <= MAX_ROWS else None
+    if not MIN_ROWS <= rows <= MAX_ROWS:
+        return None
+    width = _width(n, _tiled(other, at, axes.axes, lane), info, info.lanes(weight.dtype))
+    return Panels(factor, weight, dims[0], width, _steps(found, dims[0], other)) if width else None
+
+
+def _tiled(other: Node, at: tuple[Var, ...], summed: tuple[int, ...], lane: int) -> int:
+    """The rows of results side by side in one axis: those of an image that windows slide over, or else all."""
+    sizes = [v.hi + 1 for k, v in enumerate(at) if k not in summed and k != lane and v.hi > 0]
+    _, index = _stored_behind(other, at)
+    slides = any(len(variables(i)) > 1 for i in index)
+    return sizes[-1] if slides else prod(sizes)
+
+
+def _width(n: int, rows: int, info: DeviceInfo, lanes: int) -> int | None:
+    """The width of panels that divides `n` with whose best tiles so many rows take the least time."""
+    costs = {
+        v: min(
+            ceildiv(rows, r) * tile_cycles(r, v, 0.0, True, info.costs) / v
+            for r in range(1, min(rows, most_rows(v, info)) + 1)
+        )
+        for v in WIDTHS
+        if n % (v * lanes) == 0
+    }
+    return lanes * min(costs, key=lambda v: costs[v]) if costs else None
+
+
+def _steps(found: _Factor, axis: int, other: Node) -> tuple[int, ...]:
+    """The weight's other axes in the order in which the other factor lies in memory."""
+    source, index = _stored_behind(other, found.at)
+    strides = graph.strides(source.shape)
+
+    def apart(d: int) -> int:
+        on = variables(found.index[d])
+        steps = [
+            abs(int(c) * s)
+            for i, s in zip(index, strides, strict=True)
+            if isinstance(s, int) and len(on) == 1 and (c := coefficient(i, *on)) is not None
+        ]
+        return -sum(steps)
+
+    return tuple(sorted((d for d in range(len(found.weight.shape)) if d != axis), key=apart))
 
 
 def _weight_behind(n: Node, index: tuple[Int, ...]) -> tuple[Node, tuple[Int, ...]] | None:
@@ -112,6 +196,13 @@ def _weight_behind(n: Node, index: tuple[Int, ...]) -> tuple[Node, tuple[Int, ..
         if source.guard:
             return None
         n, index = n.inputs[0], source.index
+    return n, index
+
+
+def _stored_behind(n: Node, index: tuple[Int, ...]) -> tuple[Node, tuple[Int, ...]]:
+    """What `n` is a view of, edges aside, and the index of its element there."""
+    while n.op in MOVEMENT and n.storage is None:
+        n, index = n.inputs[0], movement.source(n, index).index
     return n, index
 
 

@@ -182,6 +182,12 @@ def first_factor(v: ItemValue) -> ItemValue:
     return replace(v, expr=v.expr.args[0])
 
 
+def depthwise_turned() -> Algorithm:
+    """Images with channels first, results with channels last."""
+    y = weft.nn.functional.conv2d(leaf(1, 32, 20, 20), leaf(32, 1, 3, 3), groups=32)
+    return of(y.permute(0, 2, 3, 1).contiguous())
+
+
 def long_keys() -> Algorithm:
     k = leaf(1, 2, 1_000_000, 8)[:, :, :N]
     return of(weft.nn.functional.scaled_dot_product_attention(leaf(1, 2, 16, 8), k, k))
@@ -267,6 +273,8 @@ ROWS: list[tuple[str, Callable[[], Algorithm], DeviceInfo, str]] = [
     ("windows", lambda: depthwise_taps(2, 2, 4, 3, 1).algorithm, WIDE, "no window slides along the summed n"),
     ("windows", lambda: depthwise(1, 2, 20, 3, 3).algorithm, WIDE,
      "an element of a window is used 1.0 times; copying it pays from 5"),
+    ("windows", depthwise_turned, WIDE,
+     "what windows reach does not lie along k, as the results do"),
     ("windows", lambda: depthwise(1, 2, 200, 3, 1).algorithm, TINY,
      "the windows of one tile reach 720 bytes; 64 may stay in the cache"),
     ("prefixes", lambda: prefixes(1, 32), WIDE, "there is a single row; several are independent additions"),

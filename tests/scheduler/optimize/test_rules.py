@@ -161,7 +161,13 @@ def test_windows_are_copied_once_and_results_stay_in_registers() -> None:
 def test_taps_that_lie_across_the_lanes_are_turned_once() -> None:
     k = schedule(depthwise_last(2, 48, 12, 5, 1).algorithm, DESCRIPTIONS["avx512"])
     assert k.nests["turned"].at is None and k.nests["turned"].size == (5, 5, 48)
-    assert {r.source for r in loads_in(k.algorithm.item("conv").exprs()[0])} == {"image", "turned"}
+    assert {r.source for r in loads_in(k.algorithm.item("conv").exprs()[0])} == {"window", "turned"}
+    assert k.nests["window"].size == (1, 16, 16, 16), (
+        "the image's rows with their edges, a vector of channels"
+    )
+    assert k.nests["conv"].scope is Scope.REGISTER and k.nests["conv"].size == (1, 1, 6, 16)
+    strided = schedule(depthwise_last(2, 48, 12, 5, 2).algorithm, DESCRIPTIONS["avx512"])
+    assert strided.nests["turned"].size == (5, 5, 48) and "window" not in strided.nests
     few = schedule(depthwise_last(1, 48, 2, 3, 1).algorithm, DESCRIPTIONS["avx512"])
     assert "turned" not in few.nests, "four results need each tap"
     side_by_side = schedule(depthwise(2, 48, 12, 5, 1).algorithm, DESCRIPTIONS["avx512"])

@@ -18,7 +18,7 @@ from math import gcd, prod
 from weft.backends.costs import CostModel
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
-from weft.ir.expr import Expr, Load
+from weft.ir.expr import Expr, Load, ScalarCall, Test
 from weft.ir.graph import elements
 from weft.ir.index import (
     FloorDiv,
@@ -45,7 +45,7 @@ from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.stage import Arrange, Stage
 from weft.ir.kernel.transforms.trim import Trim
-from weft.ir.kernel.transforms.window import Window
+from weft.ir.kernel.transforms.window import Window, main
 from weft.ir.loops import Scope
 from weft.ir.numerics import Tree
 from weft.scheduler.optimize import access, depth, dots, parallel, squares
@@ -67,6 +67,7 @@ from weft.scheduler.optimize.extents import blocks_of, typical
 from weft.scheduler.optimize.levels import PRODUCT_CHAIN, pinned_steps
 from weft.scheduler.optimize.rule import Choice, Rule, TileSize
 from weft.scheduler.optimize.steps import extent, merge, split, typical_extent
+from weft.scheduler.optimize.tiles import most_rows, tile_cycles
 
 MAX_UNPACKED_USES = 2
 """Uses of a panel that do not pay for packing it."""
@@ -271,7 +272,8 @@ def in_order_of(k: Kernel, c: Contraction, choice: Axes) -> tuple[Kernel, Contra
     """The summed axes in the order in which the stream lies in memory: its lines are used up one by one."""
     assert c.value.reduce is not None
     axes = list(c.value.reduce.axes)
-    load = reachable(k, c, 1 - choice.side) or plain_load(c.factors[1 - choice.side])
+    stream = reachable(k, c, 1 - choice.side)
+    load = plain_load(c.factors[1 - choice.side]) if stream is None else main(stream)
     p = k.algorithm.param(load.source) if load is not None else None
     if load is None or p is None or len(axes) < 2 or c.value.reduce.tree is not Tree.FREE:
         return k, c
@@ -285,17 +287,16 @@ def in_order_of(k: Kernel, c: Contraction, choice: Axes) -> tuple[Kernel, Contra
     return k, found(k)
 
 
-def reachable(k: Kernel, c: Contraction, side: int) -> Load | None:
-    """The load that a factor is, when it is guarded and `Window` makes it a plain one: its indices are affine."""
-    load = c.factors[side]
-    if (
-        not isinstance(load, Load)
-        or not load.guard
-        or Window(c.value.name, load, "window").check(k) is not None
-    ):
+def reachable(k: Kernel, c: Contraction, side: int) -> Expr | None:
+    """The factor, when it is guarded and `Window` makes it a plain load: the indices that it is about are affine."""
+    factor = c.factors[side]
+    parts = list(ex.walk([factor])) if isinstance(factor, Load | ScalarCall) else []
+    if not any(isinstance(x, Test) or (isinstance(x, Load) and x.guard) for x in parts):
+        return None
+    if Window(c.value.name, factor, "window").check(k) is not None:
         return None
     axes = [a.var for a in c.value.all_axes]
-    return load if all(coefficient(i, v) is not None for i in load.index for v in axes) else None
+    return factor if all(coefficient(i, v) is not None for i in main(factor).index for v in axes) else None
 
 
 def _tiled_axes(c: Contraction) -> Iterator[tuple[int, Axis, Axis]]:
@@ -336,16 +337,13 @@ def _tiles(axes: Axes, info: DeviceInfo) -> dict[TileSize, float]:
     for vectors in _widths(p, lanes):
         width = vectors * lanes
         panels, packed = blocks_of(panel.extent, width), is_packed(k, c, side, panel, width)
-        # per step of k: multiply-adds, or a dependent add; loads are nearly hidden, but where few rows use a vector of
-        # the panel, whose rest has left the first cache by then
         far = depth * width * c.value.dtype.itemsize > info.l1_bytes
-        least = max(costs.add_latency_cycles, vectors * (costs.l2_vector_cycles if far else 1.0))
         tasks = around * ceildiv(p, width)
         for rows in range(1, _most_rows(vectors, stream, info) + 1):
             if crowd and s % rows:
                 continue
             tiles, lines = of_rows[rows - 1]
-            step = max(vectors * rows, least) + costs.hidden_load_cycles * (vectors + rows) + lines
+            step = tile_cycles(rows, vectors, lines, far, costs)
             cost = panels * tiles * step * each + panels * seek
             tile = TileSize(rows, vectors)
             if not packed and not (direct and blocks * tiles <= MAX_UNPACKED_USES):
@@ -364,9 +362,9 @@ def _widths(panel: int, lanes: int) -> list[int]:
 
 
 def _most_rows(vectors: int, stream: Axis, info: DeviceInfo) -> int:
-    """The most rows of a tile whose accumulators, a row of the panel and one element of the stream are in registers."""
+    """The most rows of a tile along the stream that registers hold."""
     height = high(stream.extent) if isinstance(stream.extent, int) else MAX_UNSIZED_ROWS
-    return min(height, (info.vector_registers - 1) // vectors - 1)
+    return min(height, most_rows(vectors, info))
 
 
 def _packing(k: Kernel, c: Contraction, side: int, panel: Axis, costs: CostModel) -> tuple[float, bool]:
@@ -401,7 +399,18 @@ def _seeking(k: Kernel, c: Contraction, side: int, panel: Axis, costs: CostModel
         return costs.copy_cycles * _elements(c, side)
     if not awkward(k, c.factors[side]):
         return 0.0
-    return costs.seek_cycles * prod(typical(a.extent) for a in c.value.all_axes if a is not panel)
+    found = c.value.axes if _is_found_once(k, c, side) else c.value.all_axes
+    return costs.seek_cycles * prod(typical(a.extent) for a in found if a is not panel)
+
+
+def _is_found_once(k: Kernel, c: Contraction, side: int) -> bool:
+    """The factor is a load at an index that is awkward for its place only, and affine in the steps of the sum."""
+    load, reduce = plain_load(c.factors[side]), c.value.reduce
+    p = k.algorithm.param(load.source) if load is not None and not load.guard else None
+    if load is None or p is None or reduce is None:
+        return False
+    offset = flatten(load.index, p.shape)
+    return all(coefficient(offset, a.var) is not None for a in reduce.axes)
 
 
 def _elements(c: Contraction, side: int) -> int:
@@ -589,7 +598,8 @@ class _Tiled:
         for blocks in product(*(divisors(extent(self.k, n)) for n in inside)):
             of = sizes | {axes[n].var: b for n, b in zip(inside, blocks, strict=True)}
             size = prod(
-                1 + sum(abs(coefficient(i, v) or 0) * (n - 1) for v, n in of.items()) for i in reached.index
+                1 + sum(abs(coefficient(i, v) or 0) * (n - 1) for v, n in of.items())
+                for i in main(reached).index
             )
             copied = size * prod(extent(self.k, n) / b for n, b in zip(inside, blocks, strict=True))
             if size <= room and (best is None or (copied, size) < best[:2]):

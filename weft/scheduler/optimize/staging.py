@@ -84,7 +84,7 @@ def stage_repeated(k: Kernel) -> tuple[Kernel, tuple[str, ...]]:
                 if step.check(k) is None:
                     k = run(k, step)
                     names.append(name)
-            for load, order in _across_lanes(k.algorithm, item):
+            for load, order in across_lanes(k.algorithm, item):
                 name = fresh(k.names(), "turned")
                 step = Stage(item.name, load, name, order)
                 if step.check(k) is None:
@@ -93,7 +93,7 @@ def stage_repeated(k: Kernel) -> tuple[Kernel, tuple[str, ...]]:
     return k, tuple(names)
 
 
-def _across_lanes(algorithm: Algorithm, item: ItemValue) -> list[tuple[Load, tuple[str, ...]]]:
+def across_lanes(algorithm: Algorithm, item: ItemValue) -> list[tuple[Load, tuple[str, ...]]]:
     """The loads that lie apart along the axis of results along which most of what is read lies side by side, and whose
     elements are needed often; with the order of axes in which they lie side by side too."""
     assert item.reduce is not None

@@ -1,10 +1,11 @@
 """Reductions over small windows that overlap, with nothing else to reuse: depthwise convolutions, pooling.
 
-    y(c, i, j) = sum r, s: x[c, i + r - 1, j + s - 1] * w[c, r, s]   (0 outside of x)
+    y(c, i, j) = sum r, s: x[c, i + r - 1, j + s - 1] * w[c, r, s]   (0 outside of x), or y(i, j, c)
 
 Neither memory nor arithmetic bounds these, but finding the elements, whose guards are tested at every tap. So what the
 windows of a plane reach is copied once, edges and all, and what is done to elements first is done there; and a tile of
-results, some rows of lanes, stays in registers while the taps pass.
+results, some rows of lanes, stays in registers while the taps pass. Lanes run along what is stored side by side: the
+last axis that windows slide along, or channels.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.mark import Unroll, Vectorize
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
+from weft.ir.kernel.transforms.stage import Stage
 from weft.ir.kernel.transforms.window import Window, main
 from weft.ir.loops import Scope
 from weft.ir.numerics import Tree
 from weft.scheduler.optimize import parallel
-from weft.scheduler.optimize.contraction_form import fill
+from weft.scheduler.optimize.contraction_form import divisors, fill
 from weft.scheduler.optimize.rule import Choice, Rule, TileSize, counted
+from weft.scheduler.optimize.staging import across_lanes, fits
 from weft.scheduler.optimize.steps import extent, split
 
 MAX_TAPS = 128
@@ -44,6 +47,9 @@ MIN_USES = 5
 
 MAX_UNROLLED = 256
 """Operations on vectors that are written out: rows of a window are loaded once for all results in reach."""
+
+MIN_BLOCK = 8
+"""Rows of places for which windows are copied together, at least, where those of all rows are too many."""
 
 WINDOW_SHARE = 4
 """The elements that a task's windows reach may take the second-level cache over this."""
@@ -60,13 +66,16 @@ class OneReduction:
 @dataclass(frozen=True, slots=True)
 class Windows:
     """The kernel with what its windows reach as a value. Names of the output's loops: those that the windows slide
-    along (the last one is for lanes), and those around."""
+    along and the one for lanes, the last, which may be another (`apart`); and those around. `turned`: the values that
+    lie along the lanes, of what is read across them."""
 
     kernel: Kernel
     found: OneReduction
     window: ItemValue
     inside: tuple[str, ...]
     around: tuple[str, ...]
+    apart: bool
+    turned: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -100,18 +109,25 @@ def recognise(k: Kernel, info: DeviceInfo) -> Windows | Refusal:
     still = [a.var.name for a in value.reduce.axes if a.var not in slid]
     if still:
         return Refusal(f"no window slides along the summed {', '.join(still)}")
-    k = run(k, Window(value.name, part, "window"))
+    of = loops_of(k, found)
+    inside = tuple(of[a.var] for a in value.axes if a.var in slid)
+    around = tuple(s.var.name for s in k.nests[found.out.name].loops if s.var.name not in inside)
+    lane = next((n for n in (inside[-1], *reversed(around)) if _contiguous(k, found.out, n)), None)
+    if lane is None:
+        return Refusal(f"results are not stored side by side along {inside[-1]}, where lanes would run")
+    turned = _turned(k, value) if (apart := lane != inside[-1]) else ()
+    k = run(k, *turned, Window(value.name, part, "window"))
     window = k.algorithm.item("window")
     assert isinstance(window, ItemValue)
     uses = prod(high(a.extent) for a in value.all_axes) / prod(high(a.extent) for a in window.axes)
     if uses < MIN_USES:
         return Refusal(f"an element of a window is used {uses:.1f} times; copying it pays from {MIN_USES}")
-    of = loops_of(k, found)
-    inside = tuple(of[a.var] for a in value.axes if a.var in slid)
-    around = tuple(s.var.name for s in k.nests[found.out.name].loops if s.var.name not in inside)
-    if not _contiguous(k, found.out, inside[-1]):
-        return Refusal(f"results are not stored side by side along {inside[-1]}, where lanes would run")
-    return Windows(k, found, window, inside, around)
+    if not apart:
+        return Windows(k, found, window, inside, around, False, ())
+    if not _reads_along(k, window, value, of, lane):
+        return Refusal(f"what windows reach does not lie along {lane}, as the results do")
+    others = tuple(n for n in around if n != lane)
+    return Windows(k, found, window, (*inside, lane), others, True, tuple(step.name for step in turned))
 
 
 def choose(form: Windows, info: DeviceInfo) -> Tile:
@@ -137,11 +153,19 @@ def apply(form: Windows, tile: Tile, info: DeviceInfo) -> Kernel | Refusal:
     big = parallel.pays(k, info)
     k, outer, inner = _in_tiles(k, form, tile)
     k = _in_registers(k, form, tile, outer[-1], inner)
-    k = _window_placed(k, form, (*around[-1:], *outer), info)
+    tasks, loops = around, (*around[-1:], *outer)
+    if form.apart:
+        k, tasks = _in_blocks(k, form, outer, info)
+        loops = (tasks[-1], *outer[1:])
+    k = _window_placed(k, form, loops, info)
     if isinstance(k, Refusal):
         return k
-    k = fill(k, "window", info)
-    return parallel.spread(k, out, list(around), info) if big and around else k
+    unfit = fits(k, (), form.turned, info)
+    if unfit is not None:
+        return unfit
+    for name in ("window", *form.turned):
+        k = fill(k, name, info)
+    return parallel.spread(k, out, list(tasks), info) if big and tasks else k
 
 
 RULE = Rule("windows", recognise, choose, apply)
@@ -157,6 +181,8 @@ def _in_tiles(k: Kernel, form: Windows, tile: Tile) -> tuple[Kernel, list[str], 
     if rest and down > 1:
         k, row_o, row_i = split(k, rest[-1], down, f"{rest[-1]}_o", f"{rest[-1]}_i")
         outer, inner = [*rest[:-1], row_o, lane_o], [row_i, lane_i]
+    if form.apart:  # blocks of channels outside: what their windows reach is copied once for all places
+        outer = [outer[-1], *outer[:-1]]
     k = run(k, Permute(form.found.out.name, (*form.around, *outer, *inner)))
     return run(k, *(Unroll(n) for n in inner[:-1]), Vectorize(lane_i)), outer, inner
 
@@ -182,10 +208,33 @@ def _window_placed(k: Kernel, form: Windows, loops: tuple[str, ...], info: Devic
     room, size = info.l2_bytes // WINDOW_SHARE, 0
     for loop in loops:
         placed = run(k, ComputeAt("window", form.found.out.name, loop, Scope.LOCAL))
-        size = storage_size(placed.nests["window"]) * form.window.dtype.itemsize
+        size = _window_bytes(placed, form)
         if size <= room:
             return placed
     return Refusal(f"the windows of one tile reach {size:,} bytes; {room:,} may stay in the cache")
+
+
+def _in_blocks(
+    k: Kernel, form: Windows, outer: list[str], info: DeviceInfo
+) -> tuple[Kernel, tuple[str, ...]]:
+    """The rows of places in blocks whose windows are small, outside of the blocks of channels, where those of all rows
+    are not; and the loops that may be shared out."""
+    out, (lane, first, *_) = form.found.out.name, outer
+    tall, room = extent(k, first), info.l2_bytes // WINDOW_SHARE
+    whole = run(k, ComputeAt("window", out, lane, Scope.LOCAL))
+    if _window_bytes(whole, form) > room:
+        for block in [b for b in reversed(divisors(tall)) if MIN_BLOCK <= b < tall]:
+            cut, o, _ = split(k, first, block, f"{first}_b", f"{first}_r")
+            names = [s.var.name for s in cut.nests[out].loops if s.var.name not in (*form.around, o)]
+            cut = run(cut, Permute(out, (*form.around, o, *names)))
+            if _window_bytes(run(cut, ComputeAt("window", out, lane, Scope.LOCAL)), form) <= room:
+                return cut, (*form.around, o, lane)
+    return k, (*form.around, lane)
+
+
+def _window_bytes(k: Kernel, form: Windows) -> int:
+    """The memory of the copy."""
+    return storage_size(k.nests["window"]) * form.window.dtype.itemsize
 
 
 def only_reduction(k: Kernel) -> OneReduction | Refusal:
@@ -276,6 +325,26 @@ def _contiguous(k: Kernel, out: Output, loop: str) -> bool:
         if p is None or coefficient(flatten(s.index, p.shape), axis) != 1:
             return False
     return True
+
+
+def _turned(k: Kernel, value: ItemValue) -> tuple[Stage, ...]:
+    """What is read across the lanes of results that lie along channels, such as taps, copied along them first."""
+    found: list[Stage] = []
+    for load, order in across_lanes(k.algorithm, value):
+        step = Stage(value.name, load, f"turned{len(found) or ''}", order)
+        if step.check(k) is None:
+            found.append(step)
+    return tuple(found)
+
+
+def _reads_along(k: Kernel, window: ItemValue, value: ItemValue, of: dict[Var, str], lane: str) -> bool:
+    """What windows reach is read side by side along the axis of the results' lanes."""
+    axis = next(v for v, name in of.items() if name == lane)
+    at = next(r for r in reads(k.algorithm.item(value.name)) if r.source == window.name).index
+    along = [a.var for a, i in zip(window.axes, at, strict=True) if coefficient(i, axis) == 1]
+    load = main(window.expr)
+    p = k.algorithm.param(load.source)
+    return p is not None and len(along) == 1 and coefficient(flatten(load.index, p.shape), along[0]) == 1
 
 
 def loops_of(k: Kernel, found: OneReduction) -> dict[Var, str]:

@@ -1,0 +1,123 @@
+"""The order in which values between kernels lie: the channels of convolutions innermost.
+
+    y[c, i, j] = sum k, r, s: x[k, i + r, j + s] * w[c, k, r, s]        y'[i, j, c], a view of which is y
+    z[c, i, j] = max(y[c, i, j] + b[c], 0)                              z'[i, j, c], and so on
+
+Lanes along channels are full whatever the size of an image, a weight that stays is laid out for them once
+(`panels.py`), and a pixel's channels, over which the next sum runs, lie side by side. A chain keeps the order from the
+first convolution on: the axis of channels is followed through the indices by which a value is read. Nothing is copied:
+a value is computed in its order, and what needs another one reads a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from weft.backends.protocol import DeviceInfo
+from weft.ir import graph, movement
+from weft.ir.graph import Along, Axes, Node, toposort
+from weft.ir.index import Int, Var
+from weft.ir.loops import LoopKind
+from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
+from weft.ir.rewrite import over
+from weft.scheduler.panels import image_lane
+
+_FOLLOWING = ELEMENTWISE | REDUCE | {Op.CONCAT}
+
+
+@dataclass(frozen=True, slots=True)
+class _Turned:
+    """The graph so far: what takes a node's place, and, of values that lie so, the axis that is innermost."""
+
+    made: dict[Node, Node]
+    lane: dict[Node, int]
+
+
+def channels_innermost(
+    outputs: Sequence[Node], weights: Collection[Node], info: DeviceInfo
+) -> Sequence[Node]:
+    """The graph of `outputs`, values from convolutions by `weights` on with channels innermost, on devices whose lanes
+    run along what is contiguous; the nodes themselves where there are no such convolutions."""
+    if info.task_kind is not LoopKind.PARALLEL:
+        return outputs
+    order = toposort(outputs)
+    first = {n: a for n in order if (a := image_lane(n, weights, info)) is not None}
+    if not first:
+        return outputs
+    turned = _Turned({}, {})
+    for n in order:
+        turned.made[n] = _in_its_place(n, first, turned)
+    return [turned.made[n] for n in outputs]
+
+
+def _in_its_place(n: Node, first: Mapping[Node, int], turned: _Turned) -> Node:
+    """What takes the place of a node whose inputs have been replaced."""
+    if not n.inputs or n.storage is not None:
+        return n
+    inputs = tuple([turned.made[i] for i in n.inputs])
+    if n.op not in _FOLLOWING or not all(isinstance(x, int) for x in n.shape):
+        return over(n, inputs)
+    lane = first[n] if n in first else _followed(n, turned.lane)
+    if lane is None:
+        return over(n, inputs)
+    turned.lane[n] = lane
+    order = (*(a for a in range(len(n.shape)) if a != lane), lane)
+    made = _reduced(n, inputs, order, turned) if n.op in REDUCE else _each(n, inputs, order)
+    back = tuple([order.index(a) for a in range(len(order))])
+    return graph.apply(Op.PERMUTE, (made,), Axes(back))
+
+
+def _each(n: Node, inputs: Sequence[Node], order: tuple[int, ...]) -> Node:
+    """The values of an elementwise op or of a concatenation, with their axes in another order."""
+    moved = tuple([graph.apply(Op.PERMUTE, (i,), Axes(order)) for i in inputs])
+    attrs = Along(order.index(n.attrs.axis)) if isinstance(n.attrs, Along) else n.attrs
+    shape = tuple([n.shape[a] for a in order])
+    return graph.intern(n.op, moved, attrs, shape, n.dtype, graph.device_over(n, moved))
+
+
+def _reduced(n: Node, inputs: Sequence[Node], order: tuple[int, ...], turned: _Turned) -> Node:
+    """The reduction with the axes of its results in another order."""
+    assert isinstance(n.attrs, Axes)
+    (part,), axes, rank = inputs, n.attrs.axes, len(n.inputs[0].shape)
+    free = [a for a in range(rank) if a not in axes]
+    whole = (*(free[a] for a in order), *axes)
+    x = n.inputs[0]
+    if x.op is Op.MUL and x.storage is None:
+        part = _each(x, [turned.made[i] for i in x.inputs], whole)
+    else:
+        part = graph.apply(Op.PERMUTE, (part,), Axes(whole))
+    summed = type(n.attrs)(tuple(range(len(free), rank)))
+    return graph.apply(n.op, (part,), summed)
+
+
+def _followed(n: Node, lane: Mapping[Node, int]) -> int | None:
+    """The axis of a value along which it reads the innermost axis of the largest value that it is computed from; None
+    where none of these lies so, or it is read in another way."""
+    free = list(range(len(n.inputs[0].shape)))
+    if n.op in REDUCE:
+        assert isinstance(n.attrs, Axes)
+        free = [a for a in free if a not in n.attrs.axes]
+    found: tuple[int, int] | None = None
+    for i in n.inputs:
+        at = tuple([Var(f"i{k}", 0, max(int(x) - 1, 0)) for k, x in enumerate(i.shape) if isinstance(x, int)])
+        if len(at) != len(i.shape):
+            return None
+        read = _read(i, at, lane)
+        if read is None:
+            continue
+        axis = next((k for k, a in enumerate(free) if at[a] is read[1]), None)
+        if axis is not None and (found is None or read[0] > found[0]):
+            found = read[0], axis
+    return None if found is None else found[1]
+
+
+def _read(n: Node, index: tuple[Int, ...], lane: Mapping[Node, int]) -> tuple[int, Int] | None:
+    """The elements of the value of which `n` is a view, and the index on its innermost axis; None where it does not lie
+    so."""
+    while n not in lane:
+        if n.op not in MOVEMENT or n.storage is not None:
+            return None
+        index, n = movement.source(n, index).index, n.inputs[0]
+    size = graph.elements(n.shape)
+    return (size, index[lane[n]]) if isinstance(size, int) else None
