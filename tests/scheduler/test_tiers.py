@@ -21,6 +21,7 @@ from weft.backends.registry import open_device
 from weft.scheduler import families, programs
 from weft.scheduler import realize as realization
 from weft.scheduler.basic import beside, tiers, worker
+from weft.scheduler.basic import plan as basic_plans
 from weft.scheduler.basic.beside import Task, packed
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import signature
@@ -163,7 +164,7 @@ def test_a_basic_plan_that_fails_is_done_without(
     def fail(*args: object) -> None:
         raise ValueError("no")
 
-    monkeypatch.setattr(tiers, "basic", fail)
+    monkeypatch.setattr(basic_plans, "basic", fail)
     computed()
     assert len(plan().steps) < 6 and "no basic plan" in caplog.text
 

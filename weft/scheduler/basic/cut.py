@@ -1,11 +1,12 @@
 """A cut of a graph into pieces: what one basic kernel computes.
 
-    y = softmax(x + b)      pieces: x + b; its maximum; the exponential of their difference; the sum of that; the quotient
+    y = softmax(x + b)      pieces: x + b; its maximum; the exponential of their difference; the sum of that; the ratio
 
-A node that is read several times, or at other axes, is a piece; an elementwise one that only one piece reads, element by
-element, belongs to that, and so do movement and constants, and the product that a contraction sums, which is never
-stored. So pieces are what functions are made of, whatever graph these are in. A reshape that joins axes which do not lie side by side in memory reads a copy, as torch's does: so
-indices stay free of divisions.
+A node that is read several times, or at other axes, is a piece; an elementwise one that only one piece reads, element
+by element, belongs to that. So do movement and constants, and the product that a contraction sums, which is never
+stored. So pieces are what functions are made of, in whatever graph. A reshape that joins axes which do not lie side by
+side in memory reads a copy, as torch's does: so indices stay free of divisions. And so does a convolution of a slice,
+whose kernel knows all sizes: those of what it was cut from differ for each.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ FREE = frozenset({Op.CONST, Op.RANGE})
 """Leaves that are computed wherever they are read."""
 
 MAX_CALLS = 24
-"""Calls of elementwise ops in a piece, at most, one that is read twice counted twice: longer ones are of one graph only,
-and forms are trees."""
+"""Calls of elementwise ops in a piece, at most, one that is read twice counted twice: longer ones are of one graph
+only, and forms are trees."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,8 +15,8 @@ from weft.scheduler.basic.cut import pieces
 from weft.scheduler.basic.kernels import BasicKernel, Kernels
 from weft.scheduler.build import Job, Prepared, assembled
 from weft.scheduler.copies import Copies
-from weft.scheduler.plan import Plan
 from weft.scheduler.programs import compiled
+from weft.scheduler.unrolled import Unrolled
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,14 @@ class Basic:
         """The algorithms to be compiled."""
         return [k.algorithm for k in self.kernels]
 
-    def plan(self, device: Device) -> Plan:
-        """The plan."""
+    def plan(self, device: Device) -> tuple[Unrolled, list[tuple[str, str]] | None]:
+        """The plan, and in which stored image its codes are, by which names (None: not storable)."""
         codes = compiled(self.algorithms, device)
         specs = [k.spec for k in self.kernels]
         chosen = {k.spec: (code, k.sizes) for k, code in zip(self.kernels, codes, strict=True)}
-        return assembled(Prepared(self.job, device, specs, chosen, Copies.of(specs), [])).plan({})
+        where = [(c.image, c.name) for c in dict.fromkeys(codes) if c.image is not None]
+        plan = assembled(Prepared(self.job, device, specs, chosen, Copies.of(specs), where))
+        return plan, where if len(where) == len(plan.codes) else None
 
 
 def basic(job: Job, device: Device) -> Basic | None:
