@@ -308,4 +308,3 @@ class Assembly:
         fresh = [n for k, n in enumerate(self.job.outputs) if k not in self.replaces]
         tenants += [Tenant(f"result {n!r}", nbytes(n)) for n in fresh]
         return tuple(sorted(tenants, key=lambda t: -t.nbytes)[:5])
-

@@ -5,9 +5,9 @@ What has no form (slices, padding, windows, gathers, scatters) has a kernel for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from weft.ir import graph
 from weft.ir.graph import Node, Shape
@@ -20,6 +20,8 @@ from weft.scheduler.kernelize import KernelSpec, kernelize_all
 
 FORMS_KEPT = 2048
 """Kernels of forms in memory; the one made longest ago goes first."""
+
+Key: TypeAlias = tuple[Any, ...]
 
 _forms: dict[tuple[Form | SizedForm, int], _Kernels] = {}
 
@@ -62,11 +64,10 @@ class Kernels:
 
     def __init__(self, device: str, buffers: int) -> None:
         self.device, self.buffers = device, buffers
-        self.known: dict[tuple[Any, ...], _Sized] = {}
+        self.known: dict[Key, _Sized] = {}
 
-    def of(self, piece: Piece, homes: Mapping[Node, Node]) -> Iterator[BasicKernel]:
-        """The kernels of a piece. `homes`: the nodes in whose memory others are."""
-        key = _rows(piece)
+    def of(self, piece: Piece, key: Key, homes: Mapping[Node, Node]) -> list[BasicKernel]:
+        """The kernels of a piece, which has this key. `homes`: the nodes in whose memory others are."""
         found = self.known.get(key)
         if found is None:
             found = self.known[key] = self.made(piece)
@@ -78,11 +79,13 @@ class Kernels:
         nodes[kernels.root] = homes.get(piece.root, piece.root)
         for n, shape in found.between:
             nodes[n] = graph.buffer(shape, n.dtype, self.device, None)
+        made: list[BasicKernel] = []
         for spec, (own, flops, moved), sizes in zip(kernels.specs, found.own, found.sizes, strict=True):
             reads, writes = tuple([nodes[n] for n in spec.reads]), tuple([nodes[n] for n in spec.writes])
             inplace = {p: nodes[n] for p, n in spec.inplace.items()}
             own_spec = KernelSpec(own, reads, writes, inplace, spec.why, flops, moved)
-            yield BasicKernel(own_spec, spec.algorithm, sizes)
+            made.append(BasicKernel(own_spec, spec.algorithm, sizes))
+        return made
 
     def made(self, piece: Piece) -> _Sized:
         """The kernels of a piece alike."""
@@ -125,8 +128,8 @@ def _kernels(root: Node, buffers: int) -> tuple[KernelSpec, ...]:
     return tuple([s for s in specs if isinstance(s, KernelSpec)])
 
 
-def _rows(piece: Piece) -> tuple[Any, ...]:
-    """Equal for pieces alike, sizes included."""
+def key_of(piece: Piece) -> Key:
+    """The key of a piece: equal for pieces alike, sizes included."""
     number: dict[Node, int] = {}
     rows: list[Any] = []
     for n in piece.leaves:

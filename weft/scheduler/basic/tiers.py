@@ -124,19 +124,16 @@ def _kept(sig: Signature, device: Device, name: str) -> tuple[Plan, float] | Non
 def _made(sig: Signature, device: Device, name: str) -> tuple[Plan, float] | Task | None:
     """A basic plan, and in what time the final one is expected to be built; or as `first`."""
     # Here, since a process that finds its basic plans on disk needs no compiler.
-    from weft.scheduler.basic.plan import basic
+    from weft.scheduler.basic.plan import draft
     from weft.scheduler.build import Job
-    from weft.scheduler.programs import missing
 
     own = snapshot(sig)
-    made = basic(Job(own.outputs, own.leaves, (), {}), device)
+    found = draft(Job(own.outputs, own.leaves, (), {}))
+    seconds = 0.0 if found is None else PIECE_SECONDS * found.distinct
+    if found is None or seconds < WORTH_SECONDS:
+        return None
+    made = found.kernels(device, int(seconds / 2 / PROGRAM_SECONDS))
     if made is None:
-        return None
-    seconds = PIECE_SECONDS * made.distinct
-    if seconds < WORTH_SECONDS:
-        return None
-    new = len(missing(made.algorithms, device))
-    if new * PROGRAM_SECONDS > seconds / 2:
         return Task(sig.key.rows, device.info.name, None) if seconds >= ASK_AT_ONCE_SECONDS else None
     plan, where = made.plan(device)
     if where is not None:
