@@ -1,4 +1,5 @@
-"""What holds in every test: all forms are verified, and no program comes from a cache that an older weft left."""
+"""What holds in every test: all forms are verified, plans are final ones, and no program comes from a cache that an
+older weft left."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 os.environ["WEFT_VERIFY"] = "1"
+os.environ["WEFT_TIERS"] = "0"
 
 # A shared two-core machine stalls for longer than Hypothesis' deadline at times; the suite bounds time as a whole.
 settings.register_profile("weft", deadline=None, print_blob=True)

@@ -24,9 +24,9 @@ def test_verify(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_tiers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WEFT_TIERS", raising=False)
-    assert not settings.tiers()
-    monkeypatch.setenv("WEFT_TIERS", "1")
     assert settings.tiers()
+    monkeypatch.setenv("WEFT_TIERS", "0")
+    assert not settings.tiers()
 
 
 def test_cache_dir(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@
 | `WEFT_TF32`        | 1: GPUs may round the factors of float32 products to TF32    | 0                    |
 | `WEFT_WGMMA`       | 0, 1: whether Hopper GPUs multiply by groups of four warps   | if a trial is right  |
 | `WEFT_DETERMINISTIC` | 1: each size has a plan of its own, see `use_deterministic_algorithms` | 0              |
-| `WEFT_TIERS`       | 1: run new graphs at once on basic kernels, see `manuals/caches.md` | 0             |
+| `WEFT_TIERS`       | 0: new graphs wait for their fused kernels, see `manuals/caches.md` | 1             |
 | `WORLD_SIZE`, `RANK`, `TORCHELASTIC_RUN_ID` | what launchers of several processes set | one process |
 | `ROCM_PATH`        | where the libraries of AMD GPUs are installed                | `/opt/rocm`          |
 
@@ -85,7 +85,7 @@ def set_deterministic(mode: bool) -> None:
 
 def tiers() -> bool:
     """True where a graph that was never seen may run on basic kernels until its plan is there."""
-    return os.environ.get("WEFT_TIERS", "0").strip().lower() not in ("", "0", "false", "no", "off")
+    return os.environ.get("WEFT_TIERS", "1").strip().lower() not in ("", "0", "false", "no", "off")
 
 
 def wgmma() -> bool | None:

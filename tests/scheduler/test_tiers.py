@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,12 +19,15 @@ import weft
 import weft.nn.functional as F
 from weft import Tensor
 from weft.backends.registry import open_device
+from weft.errors import MemoryPlanError
 from weft.scheduler import families, programs
 from weft.scheduler import realize as realization
 from weft.scheduler.basic import beside, tiers, worker
+from weft.scheduler.basic import plan as basic_plans
 from weft.scheduler.basic.beside import Task, packed
+from weft.scheduler.build import Job
 from weft.scheduler.plan import Plan
-from weft.scheduler.signature import signature
+from weft.scheduler.signature import signature, snapshot
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +38,7 @@ def tiered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(tiers, "PIECE_SECONDS", 0.1)  # so that basic plans are worth their programs
     monkeypatch.setattr(tiers, "ASK_AT_ONCE_SECONDS", 100.0)
+    monkeypatch.setattr(tiers, "PATIENCE", 1e6)
     tables = (realization._plans, families._families, families._met, programs._compiled)
     for table in tables:
         table.clear()
@@ -137,6 +142,80 @@ def test_a_plan_on_disk_is_taken_at_once(asked: Asked) -> None:
     assert len(plan().steps) == steps
 
 
+def test_a_basic_plan_is_kept_for_the_next_process(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = computed()
+    steps = plan().steps
+    realization._plans.clear()
+    families._met.clear()
+    monkeypatch.setattr(basic_plans, "draft", None)  # nothing is made anew
+    np.testing.assert_array_equal(computed(), first)
+    assert plan().steps == steps and not asked.tasks
+
+
+def test_small_graphs_wait_for_their_final_plans(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers, "WORTH_SECONDS", 100.0)
+    computed()
+    assert len(plan().steps) < 6 and not asked.tasks
+
+
+def test_kernels_are_not_made_where_too_many_programs_are_missing() -> None:
+    own = snapshot(signature([model().value.node]))
+    found = basic_plans.draft(Job(own.outputs, own.leaves, (), {}))
+    assert found is not None
+    cpu = open_device("cpu:0")
+    assert found.kernels(cpu, 2) is None
+    made = found.kernels(cpu)
+    assert made is not None
+    new = len(set(made.algorithms))
+    assert 2 < new <= found.distinct
+    assert found.kernels(cpu, new) is not None and found.kernels(cpu, new - 1) is None
+    made.plan(cpu)
+    assert found.kernels(cpu, 0) is not None
+
+
+def test_what_takes_too_long_beside_is_built_here(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = computed()
+    for _ in range(2 * tiers.RUNS_ASKED_AFTER):
+        computed()
+    assert len(plan().steps) > 6
+    monkeypatch.setattr(tiers, "PATIENCE", 0.0)
+    np.testing.assert_allclose(computed(), first, rtol=1e-5, atol=1e-6)
+    assert len(plan().steps) < 6
+    asked.work()  # finds that it is there
+    assert len(plan().steps) < 6
+
+
+def test_a_basic_plan_without_room_gives_way(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed()
+    basic, run = plan(), Plan.run
+
+    def refusing(self: Plan, *args: Any) -> Any:
+        if self is basic:
+            raise MemoryPlanError("no room")
+        return run(self, *args)
+
+    monkeypatch.setattr(Plan, "run", refusing)
+    computed()
+    assert plan() is not basic
+
+
+def test_a_worker_for_another_device_builds_nothing() -> None:
+    task = Task(signature([model().value.node]).key.rows, "cpu:0", "name")
+    assert not worker.run(pickle.loads(packed(task)))
+
+
+@pytest.mark.parametrize("case", ["several processes", "frozen"])
+def test_where_no_worker_can_be_there_is_one_tier(
+    case: str, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if case == "frozen":
+        monkeypatch.setattr(sys, "frozen", True, raising=False)
+    else:
+        monkeypatch.setenv("WORLD_SIZE", "2")
+    computed()
+    assert len(plan().steps) < 6
+
+
 def test_without_a_worker_the_plan_is_built_here(asked: Asked) -> None:
     first = computed()
     for _ in range(tiers.RUNS_ASKED_AFTER):
@@ -163,7 +242,7 @@ def test_a_basic_plan_that_fails_is_done_without(
     def fail(*args: object) -> None:
         raise ValueError("no")
 
-    monkeypatch.setattr(tiers, "basic", fail)
+    monkeypatch.setattr(basic_plans, "draft", fail)
     computed()
     assert len(plan().steps) < 6 and "no basic plan" in caplog.text
 

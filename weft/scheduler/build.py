@@ -304,12 +304,15 @@ class Assembly:
             name, moved, flops = spec.algorithm.name, high(spec.bytes), high(spec.flops)
             info = KernelInfo(name, moved, flops, spec.why, spec.written, rate_dtype(spec.algorithm))
             items.append((Launch(number[kernel], tuple(map(self.slot, nodes)), used), info))
-            slots = [self.slot(n) for n in nodes]
-            updated = [k for k, p in enumerate(spec.algorithm.params) if p.name in spec.inplace]
-            whats = [What(0, n) for n in nodes]
-            trace = launch_trace(spec.algorithm, slots, updated, kernel.in_place, whats)
-            self.traces[id(info)] = partial(_same, trace)
+            self.traces[id(info)] = partial(self.trace, spec)
         return items
+
+    def trace(self, spec: KernelSpec, step: Step) -> StepAccesses:
+        """The accesses of a kernel's launch."""
+        nodes = self.param_nodes(spec)
+        updated = [k for k, p in enumerate(spec.algorithm.params) if p.name in spec.inplace]
+        slots, whats = [self.slot(n) for n in nodes], [What(0, n) for n in nodes]
+        return launch_trace(spec.algorithm, slots, updated, self.chosen[spec][0].in_place, whats)
 
     def largest(self) -> tuple[Tenant, ...]:
         """The intermediate and final results that need most memory."""
@@ -317,8 +320,3 @@ class Assembly:
         fresh = [n for k, n in enumerate(self.job.outputs) if k not in self.replaces]
         tenants += [Tenant(f"result {n!r}", nbytes(n)) for n in fresh]
         return tuple(sorted(tenants, key=lambda t: -t.nbytes)[:5])
-
-
-def _same(trace: StepAccesses, step: Step) -> StepAccesses:
-    """The accesses of a step that there is once."""
-    return trace

@@ -294,6 +294,11 @@ def _run_within(
     sig: Signature, device: Device, plan: Plan, memories: list[Memory], refused: MemoryPlanError
 ) -> list[Storage]:
     """The values of a graph whose plan was refused for want of memory."""
+    if basic_plan(sig, device) is plan:
+        try:
+            return plan_for(sig, device).run(memories)  # which keeps less between its kernels
+        except MemoryPlanError as again:
+            refused = again
     if plan.shared is not None:
         try:
             return plan_for(sig, device, dynamic=False).run(memories)  # which needs no room for larger sizes

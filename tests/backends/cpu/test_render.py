@@ -509,3 +509,22 @@ def test_in_place_update(compile_all: Build) -> None:
     p = i * 16 + v
     body = (loop(i, loop(v, Store("x", p, call(Op.MUL, load(x, p), const(F32, 3.0))), kind=VECTOR)),)
     check(compile_all, [x], "x", body, x=floats(100))
+
+
+@pytest.mark.parametrize("kind", [SERIAL, VECTOR])
+def test_what_is_derived_from_shared_values_is_known_where_they_are(
+    compile_all: Build, kind: LoopKind
+) -> None:
+    a, b, c = (Var(f"A{k}", 1, 100) for k in range(3))
+    out = param("out", I64, 256)
+    k, v = var("k", 4), var("v", 4)
+    # products of sizes that are first made inside of a loop, since a third factor, later by name, changes there
+    values: list[Int] = [
+        a * b * k, a * b * c, (a * b - c) // (k + 2) + a, a * b // c * b, minimum(a * b, k) * c,
+        minimum(a * b, c) * b, a * b % c * a, (a - b * c) % (k + 1), (a - b * c) % c, a * b * v, a * b * c * v,
+    ]  # fmt: skip
+    stores = [Store("out", k * 64 + v * 16 + n, from_index(x)) for n, x in enumerate(values)]
+    check(
+        compile_all, [out], "out", (loop(k, loop(v, *stores, kind=kind)),),
+        variables={a: 5, b: 7, c: 3}, out=np.zeros(256, np.int64),
+    )  # fmt: skip

@@ -204,6 +204,11 @@ class Frame:
             self.remember(self.shared, instruction, found, level)
         return found
 
+    def derived(self, instruction: str, *operands: Term | int) -> Term:
+        """The result of an instruction on these operands, known where all of them are: which may be deeper inside than
+        where what they are made of is, since something else had them made there."""
+        return self.share(max([0, *[x.level for x in operands if isinstance(x, Term)]]), instruction)
+
     def multiple(self, term: Term, factor: int) -> Term:
         """factor * term."""
         if factor == 1:

@@ -170,8 +170,7 @@ def shared(frame: Frame, a: Affine, const: bool = True) -> Term | int:
             if total is None:
                 total = part
             else:
-                level = max(total.level, part.level)
-                total = frame.share(level, f"add nsw i64 {total.name}, {part.name}")
+                total = frame.derived(f"add nsw i64 {total.name}, {part.name}", total, part)
         assert total is not None
         frame.remember(frame.shared, a.terms, total, total.level)
     if const and a.const:
@@ -200,32 +199,33 @@ def _compound(frame: Frame, x: Index) -> Term | int:
         new = x.rebuild(known)
         assert isinstance(new, int)
         return new
-    level = max(v.level for v in values if isinstance(v, Term))
-    first, *others = (ref(v) for v in values)
+    first, *others = values
 
-    def do(instruction: str) -> Term:
-        return frame.share(level, instruction)
+    def do(how: str, *operands: Term | int) -> Term:
+        return frame.derived(f"{how} {', '.join(map(ref, operands))}", *operands)
 
     match x:
         case Product():
-            total = do(f"mul nsw i64 {first}, {others[0]}")
-            for r in others[1:]:
-                total = do(f"mul nsw i64 {total.name}, {r}")
+            total = do("mul nsw i64", first, others[0])
+            for other in others[1:]:
+                total = do("mul nsw i64", total, other)
             return total
         case FloorDiv() | Mod():
             whole = isinstance(x, FloorDiv)
             n, d = first, others[0]
             if bounds(x.num)[0] >= 0:
-                return do(f"{'udiv' if whole else 'urem'} i64 {n}, {d}")
-            rest = do(f"srem i64 {n}, {d}").name
-            negative = do(f"icmp slt i64 {rest}, 0").name
+                return do(f"{'udiv' if whole else 'urem'} i64", n, d)
+            rest = do("srem i64", n, d)
+            negative = do("icmp slt i64", rest, 0)
             if whole:
-                down = do(f"sext i1 {negative} to i64").name
-                return do(f"add i64 {do(f'sdiv i64 {n}, {d}').name}, {down}")
-            return do(f"add i64 {rest}, {do(f'select i1 {negative}, i64 {d}, i64 0').name}")
+                down = frame.derived(f"sext i1 {negative.name} to i64", negative)
+                return do("add i64", do("sdiv i64", n, d), down)
+            more = frame.derived(f"select i1 {negative.name}, i64 {ref(d)}, i64 0", negative, d)
+            return do("add i64", rest, more)
         case Min() | Max():
-            less = do(f"icmp {'slt' if isinstance(x, Min) else 'sgt'} i64 {first}, {others[0]}")
-            return do(f"select i1 {less.name}, i64 {first}, i64 {others[0]}")
+            less = do(f"icmp {'slt' if isinstance(x, Min) else 'sgt'} i64", first, others[0])
+            chosen = f"select i1 {less.name}, i64 {ref(first)}, i64 {ref(others[0])}"
+            return frame.derived(chosen, less, first, others[0])
         case _:
             raise TypeError(f"not an index: {x!r}")
 
@@ -243,38 +243,38 @@ def _in_lanes(frame: Frame, x: Index) -> Lanes | tuple[int, ...]:
     spans = [bounds(o) for o in (x, *x.operands())]
     bits = 32 if all(lo >= -(1 << 31) and hi < 1 << 31 for lo, hi in spans) else 64
     operands = [materialize(frame, affine(frame, o), bits) for o in x.operands()]
-    refs, level = [o.name for o in operands], max(o.level for o in operands)
     t = vector(f"i{bits}", frame.now.lanes)
 
-    def do(instruction: str) -> str:
-        return frame.share(level, instruction).name
+    def do(how: str, a: Term, b: Term) -> Term:
+        return frame.derived(f"{how} {t} {a.name}, {b.name}", a, b)
 
     match x:
         case Product():
-            total = refs[0]
-            for r in refs[1:]:
-                total = do(f"mul {t} {total}, {r}")
+            total = operands[0]
+            for other in operands[1:]:
+                total = do("mul", total, other)
         case FloorDiv() | Mod():
-            n, d = refs
+            n, d = operands
             if bounds(x.num)[0] >= 0:
-                total = do(f"{'udiv' if isinstance(x, FloorDiv) else 'urem'} {t} {n}, {d}")
+                total = do("udiv" if isinstance(x, FloorDiv) else "urem", n, d)
             else:
-                rest = do(f"srem {t} {n}, {d}")
+                rest = do("srem", n, d)
                 mask = vector("i1", frame.now.lanes)
-                negative = do(f"icmp slt {t} {rest}, zeroinitializer")
+                negative = frame.derived(f"icmp slt {t} {rest.name}, zeroinitializer", rest)
                 if isinstance(x, FloorDiv):
-                    one = do(f"sext {mask} {negative} to {t}")
-                    total = do(f"add {t} {do(f'sdiv {t} {n}, {d}')}, {one}")
+                    one = frame.derived(f"sext {mask} {negative.name} to {t}", negative)
+                    total = do("add", do("sdiv", n, d), one)
                 else:
-                    up = do(f"select {mask} {negative}, {t} {d}, {t} zeroinitializer")
-                    total = do(f"add {t} {rest}, {up}")
+                    chosen = f"select {mask} {negative.name}, {t} {d.name}, {t} zeroinitializer"
+                    total = do("add", rest, frame.derived(chosen, negative, d))
         case Min() | Max():
             name = f"llvm.{'smin' if isinstance(x, Min) else 'smax'}.v{frame.now.lanes}i{bits}"
             frame.f.module.declare(name, t, f"{t}, {t}")
-            total = do(f"call {t} @{name}({t} {refs[0]}, {t} {refs[1]})")
+            a, b = operands
+            total = frame.derived(f"call {t} @{name}({t} {a.name}, {t} {b.name})", a, b)
         case _:
             raise TypeError(f"not an index: {x!r}")
-    return Lanes(total, bits, x.lo, x.hi, level)
+    return Lanes(total.name, bits, x.lo, x.hi, total.level)
 
 
 def lane_part(frame: Frame, a: Affine, bits: int) -> Term | None:
@@ -294,7 +294,7 @@ def lane_part(frame: Frame, a: Affine, bits: int) -> Term | None:
 
 
 def _added(frame: Frame, t: str, a: Term, b: Term) -> Term:
-    return frame.share(max(a.level, b.level), f"add {t} {a.name}, {b.name}")
+    return frame.derived(f"add {t} {a.name}, {b.name}", a, b)
 
 
 def lane_bounds(a: Affine) -> tuple[int, int]:
@@ -364,7 +364,7 @@ def _condition(frame: Frame, guard: Guard) -> Condition:
         if both is None:
             both = term
         else:
-            both = frame.share(max(both.level, term.level), f"and i1 {both.name}, {term.name}")
+            both = frame.derived(f"and i1 {both.name}, {term.name}", both, term)
     mask: Mask | None = None
     for m in sorted(masks, key=lambda m: m.level):
         mask = m if mask is None else _both(frame, mask, m)
@@ -377,8 +377,8 @@ def _condition(frame: Frame, guard: Guard) -> Condition:
 def _both(frame: Frame, a: Mask, b: Mask) -> Mask:
     if constant_mask(a.name) is not None and constant_mask(b.name) is not None:
         return Mask(frame.both_masks(a.name, b.name) or a.name, 0)
-    level = max(a.level, b.level)
-    return Mask(frame.share(level, f"and {vector('i1', frame.now.lanes)} {a.name}, {b.name}").name, level)
+    made = frame.share(max(a.level, b.level), f"and {vector('i1', frame.now.lanes)} {a.name}, {b.name}")
+    return Mask(made.name, made.level)
 
 
 def _sign(frame: Frame, x: Int, negative: bool) -> bool | Term | Mask:
@@ -403,6 +403,6 @@ def _sign(frame: Frame, x: Int, negative: bool) -> bool | Term | Mask:
     own = lane_part(frame, a, bits)
     assert own is not None
     need = materialize(frame, Affine(-a.const, tuple((term, -c) for term, c in a.terms)), bits)
-    level = max(own.level, need.level)
     t = vector(f"i{bits}", frame.now.lanes)
-    return Mask(frame.share(level, f"icmp {how} {t} {own.name}, {need.name}").name, level)
+    made = frame.derived(f"icmp {how} {t} {own.name}, {need.name}", own, need)
+    return Mask(made.name, made.level)

@@ -182,7 +182,7 @@ def _moving(frame: Frame, base: str, size: int, terms: tuple[tuple[Term, int], .
         moving, terms = shared(frame, Affine(0, terms[:count])), terms[count:]
         assert not isinstance(moving, int)
         instruction = f"getelementptr i{8 * size}, ptr {found.name}, i64 {moving.name}"
-        found = frame.share(max(level, moving.level), instruction)
+        found = frame.derived(instruction, found, moving)
     return found
 
 

@@ -161,11 +161,11 @@ def get_float32_matmul_precision() -> str:
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
-    """Have what a graph gives depend on nothing that was computed before, to the last bit.
+    """Have what a graph gives depend on nothing that was computed before, nor on time, to the last bit.
 
-    The same program gives the same on a device, every time, whatever is set here. But graphs alike but for sizes share
-    a plan from the second size on, and one that came often gets its own again: within a program the last bits of equal
-    computations may differ, by the order of sums. With `mode` each graph has a plan of its own, at once.
+    Without `mode`, the order of sums may differ between equal computations, and with it the last bits: graphs alike but
+    for sizes share a plan from the second size on, one that came often gets its own again, and one that was never seen
+    runs on a basic plan until its fused kernels are built. With `mode` each graph waits for a final plan of its own.
     """
     settings.set_deterministic(bool(mode))
 

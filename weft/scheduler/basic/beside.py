@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from weft import settings
 from weft.ir.forks import forkable
 from weft.ir.ops import Op
 from weft.ir.template import GraphTemplate
@@ -142,8 +143,14 @@ def ask(task: Task, done: Callable[[bool], object]) -> bool:
 
 
 def available() -> bool:
-    """True where a worker can be started."""
-    return bool(sys.executable) and hasattr(os, "register_at_fork")
+    """True where a worker can be started: not where the program itself is the interpreter. And not beside processes
+    that compute the same, whose results must not differ by when a plan takes over."""
+    return (
+        bool(sys.executable)
+        and not getattr(sys, "frozen", False)
+        and hasattr(os, "register_at_fork")
+        and settings.world_size() == 1
+    )
 
 
 @atexit.register

@@ -1,26 +1,32 @@
-"""A cut of a graph into pieces, one for each node that is not free: what one basic kernel computes.
+"""A cut of a graph into pieces: what one basic kernel computes.
 
-    y = softmax(x + b)      pieces: x + b; its maximum; their difference; its exponential; the sum of that; the quotient
+    y = softmax(x + b)      pieces: x + b; its maximum; the exponential of their difference; the sum of that; the ratio
 
-Movement and constants belong to the pieces that read them, and so does the product that a contraction sums, which is
-never stored. A reshape that joins axes which do not lie side by side in memory reads a copy, as torch's does: so
-indices stay free of divisions.
+A node that is read several times, or at other axes, is a piece; an elementwise one that only one piece reads, element
+by element, belongs to that. So do movement and constants, and the product that a contraction sums, which is never
+stored. So pieces are what functions are made of, in whatever graph. A reshape that joins axes which do not lie side by
+side in memory reads a copy, as torch's does: so indices stay free of divisions. And so does a convolution of a slice,
+whose kernel knows all sizes: those of what it was cut from differ for each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from weft.ir.graph import Node, Shape, elements, toposort
 from weft.ir.loop_body import LoopNode
-from weft.ir.ops import MOVEMENT, Op
+from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
 from weft.scheduler.kernelize.contraction import contraction, products
 from weft.scheduler.kernelize.facts import is_leaf
 from weft.scheduler.kernelize.prepare import prepare
 
 FREE = frozenset({Op.CONST, Op.RANGE})
 """Leaves that are computed wherever they are read."""
+
+MAX_CALLS = 24
+"""Calls of elementwise ops in a piece, at most, one that is read twice counted twice: longer ones are of one graph
+only, and forms are trees."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,8 +54,11 @@ def pieces(outputs: Sequence[Node]) -> Pieces | None:
     if any(n.op is Op.COPY or isinstance(n.attrs, LoopNode) for n in order if not is_leaf(n)):
         return None
     forced = prepare(outputs).forced
+    sums = {id(n) for n in order if not is_leaf(n) and contraction(n) is not None}
     copied = {id(n.inputs[0]) for n in order if _joins_apart(n)}
+    copied.update(id(s) for n in order if id(n) in sums for s in _convolved_slices(n))
     stored = {id(n) for n in order if _is_stored(n) or id(n) in forced or id(n) in copied}
+    stored -= _joined(order, forced.keys() | copied, sums)
     wanted = dict.fromkeys(n for n in outputs if not is_leaf(n))
     homes: dict[Node, Node] = {}
     for n in wanted:
@@ -61,11 +70,66 @@ def pieces(outputs: Sequence[Node]) -> Pieces | None:
     found: list[Piece] = []
     for n in reversed(order):
         if id(n) in needed and elements(n.shape) != 0:
-            made = _piece(n, stored)
+            made = _piece(n, stored, id(n) in sums)
             needed.update(id(x) for x in made.leaves if not is_leaf(x))
             found.append(made)
     found.reverse()
     return Pieces(tuple(found), homes)
+
+
+def _convolved_slices(root: Node) -> Iterator[Node]:
+    """The slices of stored nodes that a convolution reads."""
+    below = list(root.inputs)
+    found: list[Node] = []
+    windows = False
+    while below:
+        n, cut = below.pop(), None
+        while n.op in MOVEMENT and not is_leaf(n):
+            if n.op in (Op.SHEAR, Op.UNSHEAR):
+                windows, cut = True, None
+            elif n.op is Op.SHRINK:
+                cut = n
+            n = n.inputs[0]
+        if cut is not None:
+            found.append(cut)
+        elif n.op in (Op.MUL, Op.CAST) and not is_leaf(n):
+            below += n.inputs
+    return iter(found if windows else ())
+
+
+def _joined(order: Sequence[Node], kept: Set[int], sums: Set[int]) -> set[int]:
+    """The elementwise nodes, by id, that only one piece reads, element by element: they belong to it. `sums`: the
+    contractions, by id."""
+    readers: dict[int, list[Node]] = {}
+    for n in order:
+        if not is_leaf(n):
+            for i in n.inputs:
+                readers.setdefault(id(i), []).append(n)
+    piece: dict[int, int] = {}  # the root of the piece that a node is in
+    uses: dict[int, int] = {}  # how often the tree of that has the node
+    calls: dict[int, int] = {}  # the calls in the tree of a root
+    for n in reversed(order):
+        at = id(n)
+        piece[at], uses[at], calls[at] = at, 1, 1
+        if n.op not in ELEMENTWISE or is_leaf(n) or at in kept:
+            continue
+        over = readers.get(at, ())
+        roots = {piece[id(r)] for r in over}
+        if len(roots) != 1 or not all(_reads_elements(r, n, sums) for r in over):
+            continue
+        (root,) = roots
+        count = sum(uses[id(r)] for r in over)
+        if calls[root] + count <= MAX_CALLS:
+            piece[at], uses[at] = root, count
+            calls[root] += count
+    return {at for at, root in piece.items() if at != root}
+
+
+def _reads_elements(reader: Node, n: Node, sums: Set[int]) -> bool:
+    """True for a reader that takes each element of `n` once, where it is."""
+    if reader.op in REDUCE:
+        return id(reader) not in sums
+    return reader.op in ELEMENTWISE and reader.shape == n.shape
 
 
 def _under_reshapes(n: Node) -> Node:
@@ -80,9 +144,9 @@ def _is_stored(n: Node) -> bool:
     return is_leaf(n) or not (n.op in MOVEMENT or n.op in FREE)
 
 
-def _piece(root: Node, stored: set[int]) -> Piece:
-    """The piece that stores a node."""
-    summed: Iterable[Node] = products(root) if contraction(root) is not None else ()
+def _piece(root: Node, stored: set[int], contracts: bool) -> Piece:
+    """The piece that stores a node. `contracts`: that is a contraction."""
+    summed: Iterable[Node] = products(root) if contracts else ()
     own = set(map(id, summed))
     leaves: dict[Node, None] = {}
     inside: dict[Node, None] = {}

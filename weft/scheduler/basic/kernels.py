@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from weft.ir import graph
-from weft.ir.graph import Node
+from weft.ir.graph import Node, Shape
 from weft.ir.index import Var, evaluate
 from weft.ir.kernel.algorithm import Algorithm
 from weft.scheduler.basic.cut import Piece
@@ -20,6 +20,8 @@ from weft.scheduler.kernelize import KernelSpec, kernelize_all
 
 FORMS_KEPT = 2048
 """Kernels of forms in memory; the one made longest ago goes first."""
+
+Key: TypeAlias = tuple[Any, ...]
 
 _forms: dict[tuple[Form | SizedForm, int], _Kernels] = {}
 
@@ -44,36 +46,58 @@ class BasicKernel:
     sizes: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sized:
+    """The kernels of pieces alike, sizes included. `order`: for each leaf of the kernels, the number of one of a
+    piece's; `own`: their algorithms for these sizes, with flops and bytes, and `sizes`, the values of their variables;
+    `between`: what they write beside the root, with its shapes."""
+
+    kernels: _Kernels
+    order: tuple[int, ...]
+    own: tuple[tuple[Algorithm, int, int], ...]
+    sizes: tuple[Mapping[str, int], ...]
+    between: tuple[tuple[Node, Shape], ...]
+
+
 class Kernels:
     """The kernels of one graph's pieces."""
 
     def __init__(self, device: str, buffers: int) -> None:
         self.device, self.buffers = device, buffers
-        self.known: dict[tuple[Any, ...], tuple[_Kernels, tuple[int, ...], tuple[int, ...]]] = {}
+        self.known: dict[Key, _Sized] = {}
 
-    def of(self, piece: Piece, homes: Mapping[Node, Node]) -> list[BasicKernel]:
-        """The kernels of a piece. `homes`: the nodes in whose memory others are."""
-        key = _rows(piece)
+    def of(self, piece: Piece, key: Key, homes: Mapping[Node, Node]) -> list[BasicKernel]:
+        """The kernels of a piece, which has this key. `homes`: the nodes in whose memory others are."""
         found = self.known.get(key)
         if found is None:
             found = self.known[key] = self.made(piece)
-        kernels, order, sizes = found
-        leaves = [homes.get(n, n) for n in piece.leaves]
-        nodes: dict[Node, Node] = {n: leaves[k] for n, k in zip(kernels.leaves, order, strict=True)}
+        kernels, leaves = found.kernels, piece.leaves
+        nodes: dict[Node, Node] = {}
+        for n, k in zip(kernels.leaves, found.order, strict=True):
+            leaf = leaves[k]
+            nodes[n] = homes.get(leaf, leaf)
         nodes[kernels.root] = homes.get(piece.root, piece.root)
-        return list(_on(kernels, nodes, sizes, self.device))
+        for n, shape in found.between:
+            nodes[n] = graph.buffer(shape, n.dtype, self.device, None)
+        made: list[BasicKernel] = []
+        for spec, (own, flops, moved), sizes in zip(kernels.specs, found.own, found.sizes, strict=True):
+            reads, writes = tuple([nodes[n] for n in spec.reads]), tuple([nodes[n] for n in spec.writes])
+            inplace = {p: nodes[n] for p, n in spec.inplace.items()}
+            own_spec = KernelSpec(own, reads, writes, inplace, spec.why, flops, moved)
+            made.append(BasicKernel(own_spec, spec.algorithm, sizes))
+        return made
 
-    def made(self, piece: Piece) -> tuple[_Kernels, tuple[int, ...], tuple[int, ...]]:
-        """The kernels of a piece alike; for each leaf of theirs, the number of one of the piece's; their sizes."""
-        number = {n: k for k, n in enumerate(piece.leaves)}
+    def made(self, piece: Piece) -> _Sized:
+        """The kernels of a piece alike."""
         form = formed(piece, self.device)
         if form is not None:
-            kernels = _of_form(form.form, self.buffers)
-            return kernels, tuple([number[n] for n in form.leaves]), form.sizes
+            number = {n: k for k, n in enumerate(piece.leaves)}
+            order = tuple([number[n] for n in form.leaves])
+            return _for_sizes(_of_form(form.form, self.buffers), order, form.sizes)
+        everything = tuple(range(len(piece.leaves)))
         found = sized(piece, self.device)
         if found is not None:
-            kernels = _of_form(found.form, self.buffers)
-            return kernels, tuple(range(len(piece.leaves))), found.sizes
+            return _for_sizes(_of_form(found.form, self.buffers), everything, found.sizes)
         copy: dict[Node, Node] = {n: graph.buffer(n.shape, n.dtype, self.device, None) for n in piece.leaves}
         for n in (*piece.inside, piece.root):
             device = self.device if n.inputs else None
@@ -82,8 +106,7 @@ class Kernels:
             )
         root = copy[piece.root]
         specs = _kernels(root, self.buffers)
-        leaves = tuple([copy[n] for n in piece.leaves])
-        return _Kernels(specs, leaves, root), tuple(range(len(leaves))), ()
+        return _for_sizes(_Kernels(specs, tuple([copy[n] for n in piece.leaves]), root), everything, ())
 
 
 def _of_form(form: Form | SizedForm, buffers: int) -> _Kernels:
@@ -105,8 +128,8 @@ def _kernels(root: Node, buffers: int) -> tuple[KernelSpec, ...]:
     return tuple([s for s in specs if isinstance(s, KernelSpec)])
 
 
-def _rows(piece: Piece) -> tuple[Any, ...]:
-    """Equal for pieces alike, sizes included."""
+def key_of(piece: Piece) -> Key:
+    """The key of a piece: equal for pieces alike, sizes included."""
     number: dict[Node, int] = {}
     rows: list[Any] = []
     for n in piece.leaves:
@@ -118,30 +141,22 @@ def _rows(piece: Piece) -> tuple[Any, ...]:
     return tuple(rows)
 
 
-def _on(
-    kernels: _Kernels, nodes: dict[Node, Node], sizes: Sequence[int], device: str
-) -> Sequence[BasicKernel]:
-    """The kernels on other nodes, for these values of their variables."""
+def _for_sizes(kernels: _Kernels, order: tuple[int, ...], sizes: Sequence[int]) -> _Sized:
+    """The kernels for these values of their variables."""
     values = {v.name: x for v, x in zip(kernels.variables, sizes, strict=True)}
-    out: list[BasicKernel] = []
+
+    def shape(sizes: Shape) -> Shape:
+        return tuple([x if x.__class__ is int else int(evaluate(x, values)) for x in sizes])
+
+    own: list[tuple[Algorithm, int, int]] = []
     for spec in kernels.specs:
-        for n in spec.writes:
-            if n not in nodes:
-                shape = tuple([int(evaluate(s, values)) for s in n.shape])
-                nodes[n] = graph.buffer(shape, n.dtype, device, None)
-        algorithm = spec.algorithm
-        own = {v.name: values[v.name] for v in algorithm.variables}
-        params = tuple(
-            [replace(p, shape=tuple([int(evaluate(s, values)) for s in p.shape])) for p in algorithm.params]
-        )
-        own_spec = replace(
-            spec,
-            algorithm=replace(algorithm, name=f"basic_{algorithm.name}", params=params),
-            reads=tuple([nodes[n] for n in spec.reads]),
-            writes=tuple([nodes[n] for n in spec.writes]),
-            inplace={p: nodes[n] for p, n in spec.inplace.items()},
-            flops=int(evaluate(spec.flops, values)),
-            bytes=int(evaluate(spec.bytes, values)),
-        )
-        out.append(BasicKernel(own_spec, algorithm, own))
-    return out
+        a = spec.algorithm
+        params = tuple([replace(p, shape=shape(p.shape)) for p in a.params])
+        flops, moved = int(evaluate(spec.flops, values)), int(evaluate(spec.bytes, values))
+        own.append((replace(a, name=f"basic_{a.name}", params=params), flops, moved))
+    between = [n for s in kernels.specs for n in s.writes if n is not kernels.root]
+    return _Sized(
+        kernels, order, tuple(own),
+        tuple([{v.name: values[v.name] for v in s.algorithm.variables} for s in kernels.specs]),
+        tuple([(n, shape(n.shape)) for n in dict.fromkeys(between)]),
+    )  # fmt: skip
