@@ -30,7 +30,7 @@ from weft.core.functional.quantization import known
 from weft.core.functions.stored import in_file, read_later
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, FileFormatError
-from weft.io.safetensors import Part
+from weft.io.safetensors import bytes_of
 from weft.io.source import Source
 from weft.ir.dtypes import DType, bfloat16, float16, float32, float64, int8, int16, int32, int64, uint8
 
@@ -141,8 +141,7 @@ def _tensor(
     source: Source, dtype: DType, shape: tuple[int, ...], begin: int, end: int, home: str | None
 ) -> Tensor:
     if home is not None:
-        part = Part(source, begin, end, dtype)
-        return read_later(shape, dtype, home, part, part.let_go)
+        return read_later(shape, dtype, home, bytes_of(source, begin, end, dtype))
     if not isinstance(source, MappedFile):
         raise ArgumentError(f"load: {source.path} is in memory; device='disk' needs the path of a file")
     return in_file(source, begin, dtype, shape)

@@ -55,7 +55,8 @@ def read_model(
     cls = known[kind]
     config = cls.config.of(values)
     weights = load_sharded(place, device)
-    model = cls.of(config, weights)
+    with weft.device("meta"):  # what would be drawn is replaced at once
+        model = cls.of(config, weights)
     _assign(model, _of_model(weights, set(model.state_dict()), cls.left_out), place)
     if dtype is not None:
         model.to(dtype)

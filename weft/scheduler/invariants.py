@@ -5,9 +5,10 @@
     k = table.exp()[:n]                 once, until table is written
     y = x @ w.T + k                     at each call, k being a leaf
 
-A value is worth keeping where it takes no more memory than what it is computed from, or takes long to compute and is
-small, which tables that constants make may do. All that is kept takes no more than a share of the leaves that it is
-computed from, beside a fixed room.
+A value is worth keeping where it takes less memory than what is read to compute it; or where it takes long to compute,
+and no more memory than that, or is small, which tables that constants make may do. So weights in blocks stay as they
+are: their scales and numbers, taken apart and widened, are no less than what is read. All that is kept takes no more
+than a share of the leaves that it is computed from, beside a fixed room.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ MIN_TABLE_BYTES = 1 << 8
 
 SHARE = 4
 """Kept values may take the memory of the leaves that stay over this, besides, and so may panels."""
+
+_VIEWS = MOVEMENT | {Op.BITCAST}
+"""Ops that give the same bits other names."""
 
 _LONG = EXPANDED | REDUCE | {Op.GATHER, Op.SCATTER, Op.LOOP}
 
@@ -107,26 +111,56 @@ def _worth_keeping(
         if n in seen:
             continue
         seen.add(n)
-        behind = _smallest(n, shrinks=True)
-        if not behind.inputs or behind.storage is not None:
-            continue  # a view of what is there, or a constant
+        if _is_there(n):
+            continue
         if n not in outputs and _is_worth(n, below):
             yield n
         else:
             stack += n.inputs
 
 
-def _smallest(n: Node, shrinks: bool = False) -> Node:
-    """The value that `n` shows the elements of, while that takes no more memory, or (`shrinks`) however much."""
-    while n.op in MOVEMENT and (shrinks or nbytes(n.inputs[0]) <= nbytes(n)):
+def _smallest(n: Node) -> Node:
+    """The value that `n` shows the elements of, while that takes no more memory."""
+    while n.op in MOVEMENT and nbytes(n.inputs[0]) <= nbytes(n):
         n = n.inputs[0]
     return n
 
 
+def _shown(n: Node) -> tuple[Node, int]:
+    """The value that `n` shows bits of, and the bytes of these that are read."""
+    size = nbytes(n)
+    while n.op in _VIEWS and n.storage is None:
+        n = n.inputs[0]
+        size = min(size, nbytes(n))
+    return n, size
+
+
+def _is_there(n: Node) -> bool:
+    """True for a constant, and a view of a leaf's bits."""
+    behind, _ = _shown(n)
+    return not behind.inputs or behind.storage is not None
+
+
+def _bytes_read(n: Node, sources: frozenset[Node]) -> int:
+    """The bytes of the leaves `sources` that computing a value reads."""
+    stack, seen, read = [n], set[Node](), dict.fromkeys(sources, 0)
+    while stack:
+        for i in stack.pop().inputs:
+            behind, size = _shown(i)
+            if behind in sources and i not in seen:
+                read[behind] += size
+            elif behind not in seen and behind not in sources:
+                stack.append(behind)
+                seen.add(behind)
+            seen.add(i)
+    return sum([min(size, nbytes(leaf)) for leaf, size in read.items()])
+
+
 def _is_worth(n: Node, below: dict[Node, frozenset[Node]]) -> bool:
     size, sources = nbytes(n), below[n]
-    if size <= sum(map(nbytes, sources)):
+    read = _bytes_read(n, sources)
+    if sources and size < read:
         return True
-    if not sources and size < MIN_TABLE_BYTES:
+    if (not sources and size < MIN_TABLE_BYTES) or size > max(FREE_BYTES, read):
         return False
-    return size <= FREE_BYTES and any(x.op in _LONG for x in toposort([n]))
+    return any(x.op in _LONG for x in toposort([n]))
