@@ -50,7 +50,7 @@ class DeferredStorage(Storage):
     _check: Callable[[], object] | None
     _filled: Memory | None
     _lender: Memory | None
-    """A second reference to what is borrowed: who counts owners finds the lender among them, and does not write there."""
+    """A second reference to what is borrowed: who counts owners finds the lender, too, and does not write there."""
     _lock: threading.Lock
 
     @property

@@ -58,7 +58,7 @@ def split(outputs: Sequence[Node], staying: Collection[Node], info: DeviceInfo) 
     expanded = expand_calls(outputs)
     order = toposort(expanded)
     below = _sources(order, frozenset(staying))
-    found = dict.fromkeys(_worth_keeping(_met(order, below), below, frozenset(expanded)))
+    found = dict.fromkeys(_worth_keeping(_met(order, below), below, _slow(order, below), frozenset(expanded)))
     share = sum(map(nbytes, staying)) // SHARE
 
     def stand_in(n: Node) -> Node:
@@ -96,13 +96,30 @@ def _sources(order: Sequence[Node], staying: frozenset[Node]) -> dict[Node, froz
     return below
 
 
+def _slow(order: Sequence[Node], below: dict[Node, frozenset[Node]]) -> set[Node]:
+    """The values that stay and take long to compute."""
+    slow: set[Node] = set()
+    for n in order:
+        if (
+            n in below
+            and (n.op in _LONG or any(i in slow for i in n.inputs))
+            and n.inputs
+            and n.storage is None
+        ):
+            slow.add(n)
+    return slow
+
+
 def _met(order: Sequence[Node], below: dict[Node, frozenset[Node]]) -> Iterator[Node]:
     """The values that stay, where they meet what changes."""
     return (i for n in order if n not in below for i in n.inputs if i in below)
 
 
 def _worth_keeping(
-    met: Iterable[Node], below: dict[Node, frozenset[Node]], outputs: frozenset[Node]
+    met: Iterable[Node],
+    below: dict[Node, frozenset[Node]],
+    slow: Collection[Node],
+    outputs: frozenset[Node],
 ) -> Iterator[Node]:
     """The values to keep: those that are met, in as small a form as there is, or else what they are computed from."""
     stack, seen = list(met), set[Node]()
@@ -113,7 +130,7 @@ def _worth_keeping(
         seen.add(n)
         if _is_there(n):
             continue
-        if n not in outputs and _is_worth(n, below):
+        if n not in outputs and _is_worth(n, below[n], n in slow):
             yield n
         else:
             stack += n.inputs
@@ -156,11 +173,9 @@ def _bytes_read(n: Node, sources: frozenset[Node]) -> int:
     return sum([min(size, nbytes(leaf)) for leaf, size in read.items()])
 
 
-def _is_worth(n: Node, below: dict[Node, frozenset[Node]]) -> bool:
-    size, sources = nbytes(n), below[n]
-    read = _bytes_read(n, sources)
-    if sources and size < read:
+def _is_worth(n: Node, sources: frozenset[Node], slow: bool) -> bool:
+    size = nbytes(n)
+    if slow and size <= FREE_BYTES and (sources or size >= MIN_TABLE_BYTES):
         return True
-    if (not sources and size < MIN_TABLE_BYTES) or size > max(FREE_BYTES, read):
-        return False
-    return any(x.op in _LONG for x in toposort([n]))
+    read = _bytes_read(n, sources)
+    return size < read or (slow and size == read > 0)
