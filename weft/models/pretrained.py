@@ -64,7 +64,9 @@ def read_model(
 
 
 def read_config(path: Path) -> Mapping[str, Any]:
-    """The values of a file of JSON. FileFormatError for one that is none."""
+    """The values of a file of JSON. FileNotFoundError where there is none, FileFormatError for another one."""
+    if not path.is_file():
+        raise FileNotFoundError(f"from_pretrained: there is no {path}")
     if path.stat().st_size > _MAX_CONFIG:
         raise FileFormatError(
             f"from_pretrained: {path} is no configuration: it has {path.stat().st_size:,} bytes"
