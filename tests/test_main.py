@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 
 from weft.__main__ import main
+
+TOKENS = json.dumps({"version": "1.0", "model": {"type": "BPE", "vocab": {"h": 0, "i": 1}, "merges": []}})
+GPT2 = json.dumps(
+    {"model_type": "gpt2", "vocab_size": 2, "n_embd": 4, "n_layer": 1, "n_head": 1, "n_positions": 8}
+)
 
 
 def test_devices_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,3 +70,38 @@ def test_the_cache_is_reported_and_cleared(
 def test_the_demo_learns(capsys: pytest.CaptureFixture[str]) -> None:
     main(["demo"])
     assert capsys.readouterr().out.endswith("400 of 400 points on the right spiral\n")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (None, "FileNotFoundError: Tokenizer: there is no .*nowhere$"),
+        ({}, "FileNotFoundError: Tokenizer: there is no .*tokenizer.json$"),
+        ({"x.gguf": "GGUF"}, "tokenizer.json; the folder holds .*x.gguf, which may be given instead$"),
+        ({"tokenizer.json": "{"}, "FileFormatError: .*Tokenizer: .* is damaged: [^\n]*$"),
+        ({"tokenizer.json": TOKENS}, "FileNotFoundError: from_pretrained: there is no .*config.json$"),
+        ({"tokenizer.json": TOKENS, "config.json": "[]"}, "is damaged: it holds no object$"),
+        (
+            {"tokenizer.json": TOKENS, "config.json": '{"model_type": "mamba"}'},
+            "is of model_type 'mamba'; weft has bert",
+        ),
+        ({"tokenizer.json": TOKENS, "config.json": GPT2}, "holds no safetensors file$"),
+        (
+            {"tokenizer.json": TOKENS, "config.json": GPT2, "model.safetensors": "x" * 9},
+            "FileFormatError: .*load_safetensors: [^\n]*$",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["generate", "serve"])
+def test_a_folder_that_holds_no_model_is_told_in_a_line(
+    tmp_path: Path, files: dict[str, str] | None, message: str, command: str
+) -> None:
+    pytest.importorskip("tokenizers")
+    folder = tmp_path / "nowhere"
+    if files is not None:
+        folder.mkdir()
+        for name, text in files.items():
+            (folder / name).write_text(text)
+    with pytest.raises(SystemExit) as told:
+        main([command, str(folder), *(["hi"] if command == "generate" else [])])
+    assert re.search(message, str(told.value)) and "\n" not in str(told.value)

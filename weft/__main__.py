@@ -147,14 +147,23 @@ def generate(
 
 def _tokenizer_and_model(folder: str, dtype: str | None) -> tuple[Tokenizer, Decoder]:
     from weft import models
+    from weft.models.decoder import Decoder
 
     try:
         tokenizer = models.Tokenizer(folder)
         if Path(folder).is_file():
             return tokenizer, models.from_gguf(folder)
-        return tokenizer, models.from_pretrained(folder, None if dtype is None else getattr(weft, dtype))
+        model = models.from_pretrained(folder, None if dtype is None else getattr(weft, dtype))
     except (OSError, ImportError) as error:
-        raise SystemExit(f"{type(error).__name__}: {error}") from None
+        raise SystemExit(_told(error)) from None
+    if not isinstance(model, Decoder):
+        raise SystemExit(f"{folder} holds a {type(model).__name__}, which writes no text by itself")
+    return tokenizer, model
+
+
+def _told(error: Exception) -> str:
+    """An error without the line of the program that made it, which is weft's own here."""
+    return f"{type(error).__name__}: {error}".partition("\n  at ")[0]
 
 
 def serve(
@@ -171,7 +180,7 @@ def serve(
     try:
         run(model, folder, host=host, port=port, name=name, rows=rows, size=size, ready=ready)
     except (OSError, ImportError) as error:
-        raise SystemExit(f"{type(error).__name__}: {error}") from None
+        raise SystemExit(_told(error)) from None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -245,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             case _:
                 cache(chosen.clear)
     except weft.WeftError as error:
-        sys.exit(f"{type(error).__name__}: {error}")
+        sys.exit(_told(error))
 
 
 if __name__ == "__main__":

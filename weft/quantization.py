@@ -3,6 +3,7 @@
 Products are still computed in floats; each reads the small weights and widens them as it loads them.
 
     weft.quantization.quantize_model_(model, bits=4, block=32)     # every Linear becomes a QuantizedLinear
+    weft.quantization.quantize_model_(model, code=weft.float8_e4m3fn)      # floats of 8 bits
 
 The blocks are those of ggml and torchao (`weft.core.functional.quantization` says how they lie in memory). Tensors in
 ggml's own formats, as GGUF files have them (`weft.io.load_gguf`), are `BlockTensor`s.
@@ -37,11 +38,13 @@ def quantize_model_(
     *,
     symmetric: bool = True,
     scale_dtype: DType = float16,
+    code: DType | None = None,
     embeddings: bool = False,
     filter: Callable[[str, Module], bool] | None = None,
 ) -> M:
     """Replace the model's `Linear` layers (and, if asked, its `Embedding`s) by quantized ones, in place.
 
+    `code`: weft.float8_e4m3fn or weft.float8_e5m2, for floats of 8 bits in place of integers (`quantize`).
     `filter(name, layer)` says which ones. A weight that several layers share is quantized once and still shared. Layers
     of classes derived from these are left alone, since they may use the weight otherwise.
 
@@ -57,7 +60,9 @@ def quantize_model_(
     def weight_of(layer: Linear | Embedding) -> QuantizedTensor:
         key = id(layer.weight)
         if key not in done:
-            done[key] = quantize(layer.weight, bits, block, symmetric=symmetric, scale_dtype=scale_dtype)
+            done[key] = quantize(
+                layer.weight, bits, block, symmetric=symmetric, scale_dtype=scale_dtype, code=code
+            )
         return done[key]
 
     kinds = (Linear, Embedding) if embeddings else (Linear,)

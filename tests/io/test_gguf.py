@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import weft
 from weft.errors import ArgumentError, FileError
 from weft.io import gguf_metadata, load_gguf, save_gguf
+from weft.io.gguf import _opened, load_with_metadata
 from weft.quantization import BlockFormat, BlockTensor, to_blocks
 
 METADATA: dict[str, Any] = {
@@ -210,3 +211,25 @@ def test_the_small_file_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     path.write_bytes(SMALL.ljust(-(-len(SMALL) // 32) * 32 + 96, b"\1"))
     assert set(load_gguf(path)) == {"w", "q"} and gguf_metadata(path)["t"] == ("a", "b")
+
+
+def test_what_is_read_without_texts_is_the_rest_of_the_file(tmp_path: Path) -> None:
+    entries = {"before": 1, "texts": ["a", "", "\u00fcber"], "deep": [["a"], ["b", "c"]], "after": 2.5}
+    save_gguf({"w": weft.arange(3.0)}, tmp_path / "x", entries)
+    metadata, tensors = load_with_metadata(tmp_path / "x")
+    assert metadata == {"before": 1, "texts": (), "deep": ((), ()), "after": 2.5}
+    w = tensors["w"]
+    assert isinstance(w, weft.Tensor) and w.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("texts", [False, True])
+@pytest.mark.parametrize("length", [7, 1 << 20, (1 << 64) - 1])
+def test_texts_that_go_beyond_the_end_are_refused_read_or_not(
+    tmp_path: Path, texts: bool, length: int
+) -> None:
+    save_gguf({}, tmp_path / "x", {"texts": ["a" * 6]})
+    data = (tmp_path / "x").read_bytes()
+    at = data.index((6).to_bytes(8, "little") + b"aaaaaa")
+    (tmp_path / "x").write_bytes(data[:at] + length.to_bytes(8, "little") + b"aaaaaa")
+    with pytest.raises(weft.FileError, match="its end within a text of 'texts'"):
+        _opened(tmp_path / "x", texts)

@@ -209,7 +209,7 @@ def test_bytes_that_were_copied_take_no_memory_of_the_mapping(
     released: list[tuple[int, int]] = []
     monkeypatch.setattr(MappedFile, "release", lambda self, begin, end: released.append((begin, end)))
     save_safetensors({"a": weft.arange(1000), "b": weft.ones(3)}, tmp_path / "x")
-    found = load_safetensors(tmp_path / "x")
+    found = load_safetensors(tmp_path / "x", "dummy:0")
     assert found["a"].sum().item() == 499500
     assert [end - begin for begin, end in released] == [8000]
 
@@ -222,7 +222,7 @@ def test_large_tensors_are_copied_in_pieces_that_are_let_go(
     pieces: list[tuple[int, int]] = []
     monkeypatch.setattr(deferred, "_PIECE_BYTES", 1024)
     monkeypatch.setattr(MappedFile, "release", lambda self, begin, end: pieces.append((begin, end)))
-    found = load_safetensors(tmp_path / "x.safetensors")["x"]
+    found = load_safetensors(tmp_path / "x.safetensors", "dummy:0")["x"]
     np.testing.assert_array_equal(found.numpy(), values)
     assert [end - begin for begin, end in pieces] == [1024, 1024, 1024, 928]
     assert all(a[1] == b[0] for a, b in pairwise(pieces))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import weft
 from weft.errors import FileError
 from weft.io import save_gguf
-from weft.models import Tokenizer
+from weft.models import Tokenizer, gguf_text
 
 WORDS = ("\u2581", "a", "b", "c", "ab", "bc", "abc", "\u2581a", "\u2581ab", "cc", "é")
 TOKENS = ("<unk>", "<s>", "</s>", "<user>", *[f"<0x{k:02X}>" for k in range(256)], *WORDS)
@@ -93,3 +93,27 @@ def test_byte_pairs_follow_the_files_merges(pre: str, tmp_path: Path) -> None:
 def test_what_a_file_cannot_mean_is_told(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
     with pytest.raises(FileError, match=told):
         Tokenizer(written(tmp_path / "x", **changes))
+
+
+@given(
+    st.lists(
+        st.text(st.characters(codec="utf-8") | st.sampled_from("ab\u2581"), min_size=1, max_size=6),
+        unique=True, max_size=40,
+    )
+)  # fmt: skip
+@settings(deadline=None)
+def test_cuts_by_hashes_are_those_of_looking_up(tokens: list[str]) -> None:
+    ids = {t: k for k, t in enumerate(tokens)}
+    found = gguf_text.splits(tokens)
+    assert found is not None
+    wanted = gguf_text._looked_up(ids, tokens)
+    assert sorted(zip(*map(list, found), strict=True)) == sorted(zip(*map(list, wanted), strict=True))
+
+
+def test_tokens_that_hashes_do_not_tell_apart_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gguf_text, "_BASE", np.uint64(1))  # a hash is the sum of the letters
+    tokens = ["a", "b", "ab", "ba", "aba"]
+    assert gguf_text.splits(tokens) is None
+    scores = np.array([0, 0, -1, -2, -3], np.float32)
+    ids = {t: k for k, t in enumerate(tokens)}
+    assert gguf_text._merges(ids, tokens, scores) == [("a", "b"), ("b", "a"), ("a", "ba"), ("ab", "a")]

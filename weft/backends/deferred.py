@@ -1,69 +1,111 @@
-"""Storage whose memory is filled when it is first used: weights in a file that nothing may ever ask for."""
+"""Storage whose memory is there when it is first used: weights in a file that nothing may ever ask for."""
 # Tests: tests/io/test_safetensors.py
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from weft.backends.protocol import Device, Memory
+import numpy as np
+
+from weft.backends.protocol import Borrower, Device, Memory
 from weft.backends.storage import Storage
 from weft.ir.dtypes import DType
 
 _PIECE_BYTES = 1 << 24
 
 
+@dataclass(frozen=True, slots=True)
+class HostBytes:
+    """Bytes in the host's memory. `read` gives them. `release` is told the begin and end of each piece of them that is
+    not needed any more. `check`: raises where they are not as they were; None for bytes that are read once only."""
+
+    read: Callable[[], memoryview]
+    release: Callable[[int, int], object] | None = None
+    check: Callable[[], object] | None = None
+
+
 class DeferredStorage(Storage):
-    """Elements that `source` gives as bytes of host memory, copied to the device on first use; then it is let go.
-    `copied` is called with the begin and end of each piece of the bytes when it has been copied."""
+    """Elements in the host's memory, as `source` has them, that the device gets on first use.
 
-    __slots__ = ("_copied", "_filled", "_lock", "_source")
+    Where they can be checked at each use, a device that reads the host's memory itself borrows them: mapped files take
+    no second place. Else they are copied, and the source is let go.
+    """
 
-    def __init__(
-        self,
-        device: Device,
-        dtype: DType,
-        shape: tuple[int, ...],
-        source: Callable[[], memoryview],
-        copied: Callable[[int, int], object] | None = None,
-    ) -> None:
-        put = object.__setattr__  # the fields of a frozen dataclass
+    __slots__ = ("_check", "_filled", "_lender", "_lock", "_source")
+
+    def __init__(self, device: Device, dtype: DType, shape: tuple[int, ...], source: HostBytes) -> None:
+        put = object.__setattr__  # the memory is none of the fields that are set
         put(self, "device", device)
         put(self, "dtype", dtype)
         put(self, "shape", shape)
         put(self, "_source", source)
-        put(self, "_copied", copied)
+        put(self, "_check", None)
         put(self, "_filled", None)
+        put(self, "_lender", None)
         put(self, "_lock", threading.Lock())
 
-    _source: Callable[[], memoryview] | None
-    _copied: Callable[[int, int], object] | None
+    _source: HostBytes | None
+    _check: Callable[[], object] | None
     _filled: Memory | None
+    _lender: Memory | None
+    """A second reference to what is borrowed: who counts owners finds the lender, too, and does not write there."""
     _lock: threading.Lock
 
     @property
     def is_filled(self) -> bool:
-        """True once the elements are in the device's memory."""
+        """True once the device has the elements."""
         return self._filled is not None
 
     @property
-    def memory(self) -> Memory:  # pyright: ignore[reportIncompatibleVariableOverride]  (computed on first use)
-        with self._lock:
-            if self._filled is None:
-                assert self._source is not None
-                memory = self.device.allocate(self.nbytes)
-                if self.nbytes:
-                    self._copy(self._source(), memory)
-                object.__setattr__(self, "_filled", memory)
-                object.__setattr__(self, "_source", None)
-                object.__setattr__(self, "_copied", None)
-            return self._filled  # pyright: ignore[reportReturnType]
+    def is_borrowed(self) -> bool:
+        """True where the device reads the elements where they are."""
+        return self._lender is not None
 
-    def _copy(self, data: memoryview, memory: Memory) -> None:
+    @property
+    def memory(self) -> Memory:  # pyright: ignore[reportIncompatibleVariableOverride]  (there on first use)
+        filled = self._filled
+        if filled is None:
+            with self._lock:
+                return self._filled or self._fill()
+        if self._check is not None:
+            self._check()
+        return filled
+
+    def _fill(self) -> Memory:
+        source, put = self._source, object.__setattr__
+        assert source is not None
+        borrowed = self._borrowed(source)
+        if borrowed is not None:
+            put(self, "_lender", borrowed)
+            put(self, "_check", source.check)
+            put(self, "_filled", borrowed)
+            return borrowed
+        memory = self.device.allocate(self.nbytes)
+        if self.nbytes:
+            self._copy(source, memory)
+        put(self, "_source", None)
+        put(self, "_filled", memory)
+        return memory
+
+    def _borrowed(self, source: HostBytes) -> Memory | None:
+        """The bytes as they are; None where the device needs them elsewhere, or aligned to their size."""
+        if source.check is None or not self.nbytes or not isinstance(self.device, Borrower):
+            return None
+        data = np.frombuffer(source.read(), np.uint8)
+        return None if data.ctypes.data % self.dtype.itemsize else self.device.borrow(data)
+
+    def _copy(self, source: HostBytes, memory: Memory) -> None:
         """Piece by piece, so that the bytes are not resident twice."""
-        data = data.cast("B")
+        data = source.read().cast("B")
         for begin in range(0, self.nbytes, _PIECE_BYTES):
             end = min(begin + _PIECE_BYTES, self.nbytes)
             self.device.write(memory, data[begin:end], begin)
-            if self._copied is not None:
-                self._copied(begin, end)
+            if source.release is not None:
+                source.release(begin, end)
+
+    def __del__(self) -> None:
+        source = getattr(self, "_source", None)
+        if source is not None and self._lender is not None and source.release is not None:
+            source.release(0, self.nbytes)

@@ -23,6 +23,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from weft.backends.deferred import HostBytes
 from weft.backends.disk.file import MappedFile
 from weft.backends.disk.format import StrPath, too_large
 from weft.core.execute import devices
@@ -221,9 +222,8 @@ class SafeReader:
         if home is None:
             elements = self._on_disk(m, once)
         else:
-            elements = stored.read_later(
-                once, m.dtype, home, _Elements(m.storage.bytes, m.dtype, m.offset, once, m.stride)
-            )
+            read = _Elements(m.storage.bytes, m.dtype, m.offset, once, m.stride)
+            elements = stored.read_later(once, m.dtype, home, HostBytes(read))
         return elements if once == m.shape else movement.expand(elements, m.shape)
 
     def _on_disk(self, m: _Made, shape: tuple[int, ...]) -> Tensor:

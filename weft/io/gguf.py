@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from struct import Struct
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 import numpy as np
@@ -30,7 +31,7 @@ from weft.core.functional.quantization import known
 from weft.core.functions.stored import in_file, read_later
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, FileFormatError
-from weft.io.safetensors import Part
+from weft.io.safetensors import bytes_of
 from weft.io.source import Source
 from weft.ir.dtypes import DType, bfloat16, float16, float32, float64, int8, int16, int32, int64, uint8
 
@@ -66,6 +67,7 @@ _UNKNOWN = {
     29: "IQ1_M",
 }  # fmt: skip
 """Types that files may have, and weft cannot widen."""
+_LENGTH = Struct("<Q")
 _MOST_AXES = 8
 _MOST_NESTED = 8
 
@@ -105,19 +107,20 @@ def load_gguf(path: StrPath, device: str | None = None) -> dict[str, Tensor | Bl
 def load_with_metadata(
     path: StrPath, device: str | None = None
 ) -> tuple[Metadata, dict[str, Tensor | BlockTensor]]:
-    """The entries and the tensors of a file, whose header is read once: vocabularies make it long."""
-    header = _opened(path)
+    """The entries and the tensors of a file, whose header is read once. Arrays of texts, which vocabularies are, are
+    passed over: () stands for them."""
+    header = _opened(path, texts=False)
     return header.metadata, _tensors(
         header, get_default_device().name if device is None else device_name(device)
     )
 
 
-def _opened(path: StrPath) -> _Header:
+def _opened(path: StrPath, texts: bool = True) -> _Header:
     with open_regular(located(path)) as file:
         file.seek(0, 2)
         if not file.tell():
             raise FileFormatError(f"load_gguf: {file.name} is empty")
-        return _Header(MappedFile(file))
+        return _Header(MappedFile(file), texts)
 
 
 def gguf_tensors(source: Source, home: str | None) -> dict[str, Tensor | BlockTensor]:
@@ -141,8 +144,7 @@ def _tensor(
     source: Source, dtype: DType, shape: tuple[int, ...], begin: int, end: int, home: str | None
 ) -> Tensor:
     if home is not None:
-        part = Part(source, begin, end, dtype)
-        return read_later(shape, dtype, home, part, part.let_go)
+        return read_later(shape, dtype, home, bytes_of(source, begin, end, dtype))
     if not isinstance(source, MappedFile):
         raise ArgumentError(f"load: {source.path} is in memory; device='disk' needs the path of a file")
     return in_file(source, begin, dtype, shape)
@@ -283,8 +285,8 @@ def _little(x: np.ndarray[Any, Any]) -> bytes:
 class _Header:
     """The header of a file, read from its beginning; FileFormatError with the place for all that cannot be."""
 
-    def __init__(self, source: Source) -> None:
-        self.source, self.at = source, 0
+    def __init__(self, source: Source, texts: bool = True) -> None:
+        self.source, self.at, self.texts = source, 0, texts
         if self._bytes(4, "the magic") != MAGIC:
             raise FileFormatError(f"load_gguf: {source.path} is no GGUF file: it does not begin with GGUF")
         self.version = self._integer(4, "the version")
@@ -362,7 +364,8 @@ class _Header:
             self._refuse(f"{key!r} nested deeper than {_MOST_NESTED}")
         inner = self._integer(4, f"the type of the elements of {key!r}")
         if inner == _TEXT:
-            return self._texts(self._counted(8, f"texts of {key!r}"), key)
+            count = self._counted(8, f"texts of {key!r}")
+            return self._texts(count, key) if self.texts else self._no_texts(count, key)
         if inner == _ARRAY:
             count = self._counted(12, f"arrays of {key!r}")
             return tuple([self._value(_ARRAY, key, depth + 1) for _ in range(count)])
@@ -385,6 +388,21 @@ class _Header:
             self._refuse(f"a text of {key!r} before byte {at:,} that is no UTF-8")
         self.at = at
         return tuple(found)
+
+    def _no_texts(self, count: int, key: str) -> tuple[str, ...]:
+        """Texts in a row, passed over."""
+        view, at, end, length_at = (
+            self.source.view(0, self.source.size),
+            self.at,
+            self.source.size,
+            _LENGTH.unpack_from,
+        )
+        for _ in range(count):
+            at += 8 + (length_at(view, at)[0] if at + 8 <= end else end)
+            if at > end:
+                self._refuse(f"its end within a text of {key!r}")
+        self.at = at
+        return ()
 
     def _number(self, kind: int, key: str) -> np.dtype[Any]:
         dtype = _TYPES.get(kind)

@@ -7,10 +7,10 @@ the few checks that it makes are made there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
+from weft.backends.deferred import HostBytes
 from weft.backends.disk.file import MappedFile, open_regular
 from weft.backends.disk.format import DTYPES, Header, StrPath, header_of, located, read_header
 from weft.backends.disk.writing import replacing
@@ -64,8 +64,7 @@ def tensors_in(source: Source, header: Header, home: str | None) -> dict[str, Te
                 )
             tensors[e.name] = in_file(source, begin, e.dtype, e.shape)
         else:
-            part = Part(source, begin, end, e.dtype)
-            tensors[e.name] = read_later(e.shape, e.dtype, home, part, part.let_go)
+            tensors[e.name] = read_later(e.shape, e.dtype, home, bytes_of(source, begin, end, e.dtype))
     return tensors
 
 
@@ -75,22 +74,17 @@ def safetensors_metadata(path: StrPath) -> dict[str, str]:
         return read_header(file, path).metadata
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Elements in a file, which stays mapped as long as a part of it is wanted."""
+def bytes_of(source: Source, begin: int, end: int, dtype: DType) -> HostBytes:
+    """Elements in a file, which stays mapped as long as somebody wants them. Bools are checked as they are copied."""
 
-    source: Source
-    begin: int
-    end: int
-    dtype: DType
+    def read() -> memoryview:
+        source.check()
+        return whole_bools(source.view(begin, end), dtype)
 
-    def __call__(self) -> memoryview:
-        self.source.check()
-        return whole_bools(self.source.view(self.begin, self.end), self.dtype)
+    def release(first: int, last: int) -> None:
+        source.release(begin + first, begin + last)
 
-    def let_go(self, begin: int, end: int) -> None:
-        """Let these of the bytes take no memory of this process: they have been copied."""
-        self.source.release(self.begin + begin, self.begin + end)
+    return HostBytes(read, release, None if dtype is bool_ else source.check_often)
 
 
 def whole_bools(data: memoryview, dtype: DType) -> memoryview:

@@ -40,8 +40,9 @@ def load_sharded(path: StrPath, device: str | None = None) -> dict[str, Tensor]:
         elif not indices and len(files) == 1:
             return load_safetensors(files[0], device)
         else:
+            many = f"{len(indices)} indices and {len(files)} safetensors files; name one of them"
             raise FileError(
-                f"load_sharded: {path} holds {len(indices)} indices and {len(files)} files; name one"
+                f"load_sharded: {path} holds {many if indices or files else 'no safetensors file'}"
             )
     table = _weight_map(place)
     shards: dict[str, dict[str, Tensor]] = {}

@@ -20,6 +20,10 @@ class Source(Protocol):
         """FileError unless the file is as it was."""
         ...
 
+    def check_often(self) -> None:
+        """As `check`, for those who ask again and again: a change may be found a millisecond late."""
+        ...
+
     def view(self, begin: int, end: int) -> memoryview:
         """The bytes from `begin` to before `end`."""
         ...
@@ -37,6 +41,8 @@ class InMemory:
 
     def check(self) -> None:
         """Nobody changes them."""
+
+    check_often = check
 
     def view(self, begin: int, end: int) -> memoryview:
         """The bytes from `begin` to before `end`."""

@@ -5,12 +5,16 @@ All is state on the device, the number of tokens of each sequence too: one compi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import weft
 from weft import Tensor
 from weft.errors import ArgumentError, ShapeError
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,14 @@ class Positions:
     count: int
     whole: bool = False
     places: Tensor | None = None
+    shared: dict[Any, Any] = field(default_factory=dict[Any, Any], compare=False, repr=False)
+    """Values that layers compute of the positions alone, by what they are."""
+
+    def once(self, what: Any, make: Callable[[], R]) -> R:
+        """`make()`, of the first layer that asks: it is the same in all of them."""
+        if what not in self.shared:
+            self.shared[what] = make()
+        return self.shared[what]
 
     @classmethod
     def of(cls, ids: Tensor) -> Positions:

@@ -94,8 +94,8 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(c.head_dim, c.rms_norm_eps, shifted=True)
 
     def forward(self, x: Tensor, positions: Positions, cache: Cache | None) -> Tensor:
-        q = self.rotary.turned(self.q_norm(heads(self.q_proj(x), self.count)), positions.at)
-        k = self.rotary.turned(self.k_norm(heads(self.k_proj(x), self.key_heads)), positions.at)
+        q = self.rotary.turned(self.q_norm(heads(self.q_proj(x), self.count)), positions)
+        k = self.rotary.turned(self.k_norm(heads(self.k_proj(x), self.key_heads)), positions)
         v = heads(self.v_proj(x), self.key_heads)
         return self.o_proj(
             attend(q, k, v, positions, cache, self.layer, scale=self.scale, window=self.window)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import weft
 from weft import DType, Tensor, float16, nn
 from weft.errors import ArgumentError, DTypeError, FileFormatError
 from weft.io.gguf import load_with_metadata
@@ -87,7 +88,8 @@ def from_gguf(
         config = kind.config(metadata, str(arch), vocabulary)
     except KeyError as error:
         raise FileFormatError(f"from_gguf: {path} lacks the entry {error}") from None
-    model = kind.model(config)
+    with weft.device("meta"):  # what would be drawn is replaced at once
+        model = kind.model(config)
     weights = {
         _named(name, kind.names, path): kind.weight(name, t, config)
         for name, t in tensors.items()

@@ -11,7 +11,7 @@ the models' own tokenizers publish.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,7 +21,14 @@ _CONTROL, _OWN, _BYTE = 3, 4, 6
 """Types of tokens: those that are no text, those that are found before others, and bytes."""
 _SPACE = "\u2581"
 
-Scores = np.ndarray[Any, np.dtype[np.float32]]
+Scores: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
+Ids: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+Hashes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
+Splits: TypeAlias = tuple[Ids, Ids, Ids]
+
+_BASE = np.uint64(0x9E3779B97F4A7C15)
+_BITS = np.uint64((1 << 23) - 1)
+"""The low bits of a hash by which most texts that are no token are told."""
 
 _DIGITS_BY_THREE = r"\p{N}{1,3}"
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -74,18 +81,63 @@ def _llama(metadata: Mapping[str, Any], tokens: Sequence[str], path: object) -> 
 
 def _merges(ids: Mapping[str, int], tokens: Sequence[str], scores: Scores) -> list[tuple[str, str]]:
     """Pairs of tokens that make a token, the best score first; of one token's, in the order of its parts' ids."""
-    wholes, lefts, rights = list[int](), list[int](), list[int]()
-    known = ids.get
-    for k, token in enumerate(tokens):  # vocabularies have a quarter of a million of them
-        for cut in range(1, len(token)):
-            left = known(token[:cut])
-            if left is not None and (right := known(token[cut:])) is not None:
-                wholes.append(k)
-                lefts.append(left)
-                rights.append(right)
-    worst = -scores[np.array(wholes, np.int64)]
-    order: list[int] = np.lexsort((np.array(rights), np.array(lefts), worst)).tolist()
-    return [(tokens[lefts[i]], tokens[rights[i]]) for i in order]
+    wholes, lefts, rights = splits(tokens) or _looked_up(ids, tokens)
+    order: list[int] = np.lexsort((rights, lefts, -scores[wholes])).tolist()
+    left, right = lefts.tolist(), rights.tolist()
+    return [(tokens[left[i]], tokens[right[i]]) for i in order]
+
+
+def _looked_up(ids: Mapping[str, int], tokens: Sequence[str]) -> Splits:
+    """The ids of tokens that are two others in a row, and of these: each cut looked up."""
+    found = [
+        (k, left, right)
+        for k, token in enumerate(tokens)
+        for cut in range(1, len(token))
+        if (left := ids.get(token[:cut])) is not None and (right := ids.get(token[cut:])) is not None
+    ]
+    wholes, lefts, rights = np.array(found, np.int64).reshape(-1, 3).T
+    return wholes, lefts, rights
+
+
+def splits(tokens: Sequence[str]) -> Splits | None:
+    """As `_looked_up`, in less than half the time: all tokens of a length at once, by hashes. None where these are
+    not enough to tell tokens apart.
+
+    A text's hash is a polynomial of its characters, so all cuts' hashes follow from those of the beginnings.
+    """
+    hashes = np.zeros(len(tokens), np.uint64)
+    starts: dict[int, tuple[Ids, Hashes]] = {}
+    lengths = np.array([len(t) for t in tokens])
+    longest = int(lengths.max(initial=0))
+    powers = _BASE ** np.arange(longest + 1, dtype=np.uint64)
+    for length in np.unique(lengths).tolist():
+        (own,) = np.nonzero(lengths == length)
+        text = "".join([tokens[k] for k in own.tolist()]).encode("utf-32-le", "surrogatepass")
+        letters = np.frombuffer(text, np.uint32).reshape(len(own), length)
+        begun = np.zeros((len(own), length + 1), np.uint64)
+        for k in range(length):
+            begun[:, k + 1] = begun[:, k] * _BASE + letters[:, k] + 1
+        hashes[own] = begun[:, length]
+        starts[length] = own, begun
+    order = np.argsort(hashes)
+    known = hashes[order]
+    if (known[1:] == known[:-1]).any():
+        return None
+    there = np.zeros(_BITS + 1, bool)
+    there[known & _BITS] = True
+    found: list[Ids] = []
+    for length, (own, begun) in starts.items():
+        ends = begun[:, length:] - begun[:, 1:length] * powers[length - 1 : 0 : -1]
+        row, cut = np.nonzero(there[begun[:, 1:length] & _BITS] & there[ends & _BITS])
+        left, right = begun[row, cut + 1], ends[row, cut]
+        i, j = (np.minimum(np.searchsorted(known, x), len(known) - 1) for x in (left, right))
+        hit = (known[i] == left) & (known[j] == right)
+        found.append(np.stack([own[row[hit]], order[i[hit]], order[j[hit]]]))
+    wholes, lefts, rights = np.concatenate(found, 1) if found else np.zeros((3, 0), np.int64)
+    for k, i, j in zip(wholes.tolist(), lefts.tolist(), rights.tolist(), strict=True):
+        if tokens[i] + tokens[j] != tokens[k]:
+            return None
+    return wholes, lefts, rights
 
 
 def _gpt2(metadata: Mapping[str, Any], tokens: Sequence[str], path: object) -> Any:

@@ -72,8 +72,8 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(self.count * c.features, c.hidden_size, bias=c.attention_bias)
 
     def forward(self, x: Tensor, positions: Positions, cache: Cache | None) -> Tensor:
-        q = self.rotary.turned(heads(self.q_proj(x), self.count), positions.at)
-        k = self.rotary.turned(heads(self.k_proj(x), self.key_heads), positions.at)
+        q = self.rotary.turned(heads(self.q_proj(x), self.count), positions)
+        k = self.rotary.turned(heads(self.k_proj(x), self.key_heads), positions)
         v = heads(self.v_proj(x), self.key_heads)
         return self.o_proj(attend(q, k, v, positions, cache, self.layer))
 

@@ -77,7 +77,7 @@ class Attention(nn.Module):
         q, k = heads(self.q_proj(x), self.count), heads(self.k_proj(x), self.key_heads)
         if self.normed:
             q, k = self.q_layernorm(q), self.k_layernorm(k)
-        q, k = self.rotary.turned(q, positions.at), self.rotary.turned(k, positions.at)
+        q, k = self.rotary.turned(q, positions), self.rotary.turned(k, positions)
         v = heads(self.v_proj(x), self.key_heads)
         return self.dense(attend(q, k, v, positions, cache, self.layer))
 

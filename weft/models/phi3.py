@@ -45,8 +45,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, positions: Positions, cache: Cache | None) -> Tensor:
         q, k, v = self.qkv_proj(x).split(self.sizes, -1)
-        q = self.rotary.turned(heads(q, self.count), positions.at)
-        k = self.rotary.turned(heads(k, self.key_heads), positions.at)
+        q = self.rotary.turned(heads(q, self.count), positions)
+        k = self.rotary.turned(heads(k, self.key_heads), positions)
         v = heads(v, self.key_heads)
         return self.o_proj(attend(q, k, v, positions, cache, self.layer, window=self.window))
 

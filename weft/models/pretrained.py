@@ -55,7 +55,8 @@ def read_model(
     cls = known[kind]
     config = cls.config.of(values)
     weights = load_sharded(place, device)
-    model = cls.of(config, weights)
+    with weft.device("meta"):  # what would be drawn is replaced at once
+        model = cls.of(config, weights)
     _assign(model, _of_model(weights, set(model.state_dict()), cls.left_out), place)
     if dtype is not None:
         model.to(dtype)
@@ -63,7 +64,9 @@ def read_model(
 
 
 def read_config(path: Path) -> Mapping[str, Any]:
-    """The values of a file of JSON. FileFormatError for one that is none."""
+    """The values of a file of JSON. FileNotFoundError where there is none, FileFormatError for another one."""
+    if not path.is_file():
+        raise FileNotFoundError(f"from_pretrained: there is no {path}")
     if path.stat().st_size > _MAX_CONFIG:
         raise FileFormatError(
             f"from_pretrained: {path} is no configuration: it has {path.stat().st_size:,} bytes"

@@ -12,6 +12,7 @@ import numpy as np
 import weft
 from weft import Tensor
 from weft.errors import ArgumentError
+from weft.models.cache import Positions
 
 
 @dataclass(frozen=True)
@@ -54,16 +55,20 @@ class Rotary:
                     f"rope_parameters: {kind!r} with {given} is not supported (default, linear, llama3)"
                 )
 
-    def turned(self, x: Tensor, positions: Tensor) -> Tensor:
-        """x with each head's features turned.   Shapes: x (b, h, t, e), positions (b or 1, t) -> as x."""
-        frequencies = weft.tensor(self.frequencies, dtype=weft.float32, device=x.device)
-        angles = positions[:, None, :, None].to(weft.float32) * frequencies
-        cos, sin = (f(angles) * self.scale if self.scale != 1 else f(angles) for f in (weft.cos, weft.sin))
+    def turned(self, x: Tensor, positions: Positions) -> Tensor:
+        """x with each head's features turned.   Shapes: (b, h, t, e) -> same."""
+        cos, sin = positions.once((self, x.dtype), lambda: self._waves(positions.at, x.dtype))
         half = len(self.frequencies)
         a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-        cos, sin = cos.to(x.dtype), sin.to(x.dtype)
         parts = [a * cos - b * sin, b * cos + a * sin]
         return weft.cat([*parts, rest] if rest.shape[-1] else parts, -1)
+
+    def _waves(self, at: Tensor, dtype: weft.DType) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of positions (b or 1, t), for all heads and layers: (b or 1, 1, t, d / 2) each."""
+        frequencies = weft.tensor(self.frequencies, dtype=weft.float32, device=at.device)
+        angles = at[:, None, :, None].to(weft.float32) * frequencies
+        cos, sin = (f(angles) * self.scale if self.scale != 1 else f(angles) for f in (weft.cos, weft.sin))
+        return cos.to(dtype), sin.to(dtype)
 
 
 def _llama3(

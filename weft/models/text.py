@@ -30,7 +30,11 @@ class Tokenizer:
         is_gguf = Path(folder).is_file()
         path = Path(folder) if is_gguf else Path(folder) / "tokenizer.json"
         if not path.is_file():
-            raise FileNotFoundError(f"Tokenizer: there is no {path}")
+            other = next(iter(sorted(Path(folder).glob("*.gguf"))), None)
+            hint = "" if other is None else f"; the folder holds {other}, which may be given instead"
+            raise FileNotFoundError(
+                f"Tokenizer: there is no {path if Path(folder).is_dir() else folder}{hint}"
+            )
         try:
             import tokenizers
         except ImportError as error:

@@ -609,6 +609,7 @@ class Module:
             if not whole:
                 for step in reversed(undo):
                     step()
+            undo.clear()  # `load` refers to itself, and so would keep what was there until the next collection
         if errors:
             raise ArgumentError(
                 f"load_state_dict: Error(s) in loading state_dict for {type(self).__name__}:\n\t"

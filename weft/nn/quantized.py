@@ -36,12 +36,13 @@ class _Blocks(Module):
         symmetric: bool,
         scale_dtype: DType,
         device: str | None,
+        code: DType | None,
     ) -> None:
         super().__init__()
-        check_layout(type(self).__name__, bits, block, scale_dtype)
-        self.bits, self.block, self.columns = bits, block, columns
+        check_layout(type(self).__name__, bits, block, scale_dtype, code, symmetric)
+        self.bits, self.block, self.columns, self.code = bits, block, columns, code
         count = -(-columns // block)
-        dtype = int8 if symmetric and bits == 8 else uint8
+        dtype = int8 if symmetric and bits == 8 and code is None else uint8
         self.register_buffer("qweight", zeros(rows, count, block * bits // 8, dtype=dtype, device=device))
         self.register_buffer("scale", zeros(rows, count, 1, dtype=scale_dtype, device=device))
         offset = None if symmetric else zeros(rows, count, 1, dtype=scale_dtype, device=device)
@@ -49,9 +50,10 @@ class _Blocks(Module):
 
     def fill(self, weight: QuantizedTensor) -> None:
         """Take over what was quantized."""
-        if weight.bits != self.bits or weight.block != self.block or weight.axis != 1:
+        if (weight.bits, weight.block, weight.axis, weight.code) != (self.bits, self.block, 1, self.code):
             raise ArgumentError(
-                f"{type(self).__name__}: needs {self.bits} bits in blocks of {self.block} along axis 1, got {weight}"
+                f"{type(self).__name__}: needs {self.bits} bits in blocks of {self.block} along axis 1 "
+                f"({self.code.name if self.code else 'integers'}), got {weight}"
             )
         self.qweight, self.scale, self.offset = weight.data, weight.scale, weight.offset
 
@@ -59,18 +61,20 @@ class _Blocks(Module):
         """The weight."""
         rows = known(self.qweight.shape)[0]
         return QuantizedTensor(
-            self.qweight, self.scale, self.offset, self.bits, 1, (rows, self.columns), dtype
+            self.qweight, self.scale, self.offset, self.bits, 1, (rows, self.columns), dtype, self.code
         )
 
     def _layout(self) -> str:
-        return f"bits={self.bits}, block={self.block}, {'symmetric' if self.offset is None else 'affine'}"
+        kind = self.code.name if self.code else "symmetric" if self.offset is None else "affine"
+        return f"bits={self.bits}, block={self.block}, {kind}"
 
 
 class QuantizedLinear(_Blocks):
     """y = x @ weight.T + bias, the weight in `bits` (8 or 4) per element and a scale per block of each row.
 
-    Shapes as `Linear`. The weight is widened where the product loads it, never as a whole; float16 and bfloat16 inputs
-    are multiplied in float32. Gradients flow to the input and the bias, not to the weight;
+    `code`: floats of 8 bits (weft.float8_e4m3fn, weft.float8_e5m2) in place of integers. Shapes as `Linear`.
+    The weight is widened where the product loads it, never as a whole; float16 and bfloat16 inputs are multiplied in
+    float32. Gradients flow to the input and the bias, not to the weight;
     `.half()` and its kin convert the scales and the bias only.
 
     >>> layer = weft.nn.QuantizedLinear.from_linear(weft.nn.Linear(768, 3072), bits=4, block=32)
@@ -87,8 +91,9 @@ class QuantizedLinear(_Blocks):
         scale_dtype: DType = float16,
         device: str | None = None,
         dtype: DType | None = None,
+        code: DType | None = None,
     ) -> None:
-        super().__init__(out_features, in_features, bits, block, symmetric, scale_dtype, device)
+        super().__init__(out_features, in_features, bits, block, symmetric, scale_dtype, device, code)
         self.in_features, self.out_features = in_features, out_features
         self.register_parameter(
             "bias", Parameter(zeros(out_features, device=device, dtype=dtype)) if bias else None
@@ -103,11 +108,15 @@ class QuantizedLinear(_Blocks):
         symmetric: bool = True,
         scale_dtype: DType = float16,
         weight: QuantizedTensor | None = None,
+        code: DType | None = None,
     ) -> Self:
         """A layer with the weight of `linear`, quantized (or given quantized already), and its bias."""
         if weight is None:
-            weight = quantize(linear.weight, bits, block, symmetric=symmetric, scale_dtype=scale_dtype)
-        layer = cls(linear.in_features, linear.out_features, False, bits, block, symmetric, scale_dtype)
+            weight = quantize(
+                linear.weight, bits, block, symmetric=symmetric, scale_dtype=scale_dtype, code=code
+            )
+        sizes = linear.in_features, linear.out_features
+        layer = cls(*sizes, False, bits, block, symmetric, scale_dtype, code=weight.code)
         layer.fill(weight)
         layer.bias = linear.bias
         return layer
@@ -137,7 +146,8 @@ class QuantizedLinear(_Blocks):
 class QuantizedEmbedding(_Blocks):
     """y[..., :] = weight[x[...]], the weight in `bits` (8 or 4) per element: only the rows that are read are widened.
 
-    Shapes: (...) of int -> (..., embedding_dim), in `dtype`. No gradients.
+    `code`: floats of 8 bits in place of integers. Shapes: (...) of int -> (..., embedding_dim), in `dtype`; no
+    gradients.
 
     >>> table = weft.nn.QuantizedEmbedding.from_embedding(weft.nn.Embedding(50257, 768), bits=8)
     """
@@ -152,8 +162,9 @@ class QuantizedEmbedding(_Blocks):
         scale_dtype: DType = float16,
         device: str | None = None,
         dtype: DType = float32,
+        code: DType | None = None,
     ) -> None:
-        super().__init__(num_embeddings, embedding_dim, bits, block, symmetric, scale_dtype, device)
+        super().__init__(num_embeddings, embedding_dim, bits, block, symmetric, scale_dtype, device, code)
         self.num_embeddings, self.embedding_dim, self.dtype = num_embeddings, embedding_dim, dtype
 
     @classmethod
@@ -165,6 +176,7 @@ class QuantizedEmbedding(_Blocks):
         symmetric: bool = True,
         scale_dtype: DType = float16,
         weight: QuantizedTensor | None = None,
+        code: DType | None = None,
     ) -> Self:
         """A layer with the rows of `embedding`, quantized (or given quantized already)."""
         if embedding.max_norm is not None:
@@ -172,9 +184,12 @@ class QuantizedEmbedding(_Blocks):
                 "QuantizedEmbedding: max_norm changes the weight at each call; quantize one without it"
             )
         if weight is None:
-            weight = quantize(embedding.weight, bits, block, symmetric=symmetric, scale_dtype=scale_dtype)
+            weight = quantize(
+                embedding.weight, bits, block, symmetric=symmetric, scale_dtype=scale_dtype, code=code
+            )
         rows, columns = embedding.num_embeddings, embedding.embedding_dim
-        layer = cls(rows, columns, bits, block, symmetric, scale_dtype, dtype=embedding.weight.dtype)
+        layout = bits, block, symmetric, scale_dtype
+        layer = cls(rows, columns, *layout, dtype=embedding.weight.dtype, code=weight.code)
         layer.fill(weight)
         return layer
 
@@ -189,7 +204,7 @@ class QuantizedEmbedding(_Blocks):
             None if t is None else index_select(t, 0, at) for t in (self.qweight, self.scale, self.offset)
         ]
         assert parts[0] is not None and parts[1] is not None
-        rows = unpack(parts[0], parts[1], parts[2], self.bits, accumulator(self.dtype))
+        rows = unpack(parts[0], parts[1], parts[2], self.bits, accumulator(self.dtype), self.code)
         found = narrow(reshape(rows, (rows.shape[0], -1)), -1, 0, self.columns)
         return reshape(found, (*v.shape, self.columns)).to(self.dtype)
 

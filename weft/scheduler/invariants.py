@@ -5,9 +5,10 @@
     k = table.exp()[:n]                 once, until table is written
     y = x @ w.T + k                     at each call, k being a leaf
 
-A value is worth keeping where it takes no more memory than what it is computed from, or takes long to compute and is
-small, which tables that constants make may do. All that is kept takes no more than a share of the leaves that it is
-computed from, beside a fixed room.
+A value is worth keeping where it takes less memory than what is read to compute it; or where it takes long to compute,
+and no more memory than that, or is small, which tables that constants make may do. So weights in blocks stay as they
+are: their scales and numbers, taken apart and widened, are no less than what is read. All that is kept takes no more
+than a share of the leaves that it is computed from, beside a fixed room.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ MIN_TABLE_BYTES = 1 << 8
 SHARE = 4
 """Kept values may take the memory of the leaves that stay over this, besides, and so may panels."""
 
+_VIEWS = MOVEMENT | {Op.BITCAST}
+"""Ops that give the same bits other names."""
+
 _LONG = EXPANDED | REDUCE | {Op.GATHER, Op.SCATTER, Op.LOOP}
 
 
@@ -55,7 +59,7 @@ def split(outputs: Sequence[Node], staying: Collection[Node], info: DeviceInfo) 
     expanded = channels_innermost(expand_calls(outputs), staying, info)
     order = toposort(expanded)
     below = _sources(order, frozenset(staying))
-    found = dict.fromkeys(_worth_keeping(_met(order, below), below, frozenset(expanded)))
+    found = dict.fromkeys(_worth_keeping(_met(order, below), below, _slow(order, below), frozenset(expanded)))
     share = sum(map(nbytes, staying)) // SHARE
 
     def stand_in(n: Node) -> Node:
@@ -93,13 +97,30 @@ def _sources(order: Sequence[Node], staying: frozenset[Node]) -> dict[Node, froz
     return below
 
 
+def _slow(order: Sequence[Node], below: dict[Node, frozenset[Node]]) -> set[Node]:
+    """The values that stay and take long to compute."""
+    slow: set[Node] = set()
+    for n in order:
+        if (
+            n in below
+            and (n.op in _LONG or any(i in slow for i in n.inputs))
+            and n.inputs
+            and n.storage is None
+        ):
+            slow.add(n)
+    return slow
+
+
 def _met(order: Sequence[Node], below: dict[Node, frozenset[Node]]) -> Iterator[Node]:
     """The values that stay, where they meet what changes."""
     return (i for n in order if n not in below for i in n.inputs if i in below)
 
 
 def _worth_keeping(
-    met: Iterable[Node], below: dict[Node, frozenset[Node]], outputs: frozenset[Node]
+    met: Iterable[Node],
+    below: dict[Node, frozenset[Node]],
+    slow: Collection[Node],
+    outputs: frozenset[Node],
 ) -> Iterator[Node]:
     """The values to keep: those that are met, in as small a form as there is, or else what they are computed from."""
     stack, seen = list(met), set[Node]()
@@ -108,26 +129,54 @@ def _worth_keeping(
         if n in seen:
             continue
         seen.add(n)
-        behind = _smallest(n, shrinks=True)
-        if not behind.inputs or behind.storage is not None:
-            continue  # a view of what is there, or a constant
-        if n not in outputs and _is_worth(n, below):
+        if _is_there(n):
+            continue
+        if n not in outputs and _is_worth(n, below[n], n in slow):
             yield n
         else:
             stack += n.inputs
 
 
-def _smallest(n: Node, shrinks: bool = False) -> Node:
-    """The value that `n` shows the elements of, while that takes no more memory, or (`shrinks`) however much."""
-    while n.op in MOVEMENT and (shrinks or nbytes(n.inputs[0]) <= nbytes(n)):
+def _smallest(n: Node) -> Node:
+    """The value that `n` shows the elements of, while that takes no more memory."""
+    while n.op in MOVEMENT and nbytes(n.inputs[0]) <= nbytes(n):
         n = n.inputs[0]
     return n
 
 
-def _is_worth(n: Node, below: dict[Node, frozenset[Node]]) -> bool:
-    size, sources = nbytes(n), below[n]
-    if size <= sum(map(nbytes, sources)):
+def _shown(n: Node) -> tuple[Node, int]:
+    """The value that `n` shows bits of, and the bytes of these that are read."""
+    size = nbytes(n)
+    while n.op in _VIEWS and n.storage is None:
+        n = n.inputs[0]
+        size = min(size, nbytes(n))
+    return n, size
+
+
+def _is_there(n: Node) -> bool:
+    """True for a constant, and a view of a leaf's bits."""
+    behind, _ = _shown(n)
+    return not behind.inputs or behind.storage is not None
+
+
+def _bytes_read(n: Node, sources: frozenset[Node]) -> int:
+    """The bytes of the leaves `sources` that computing a value reads."""
+    stack, seen, read = [n], set[Node](), dict.fromkeys(sources, 0)
+    while stack:
+        for i in stack.pop().inputs:
+            behind, size = _shown(i)
+            if behind in sources and i not in seen:
+                read[behind] += size
+            elif behind not in seen and behind not in sources:
+                stack.append(behind)
+                seen.add(behind)
+            seen.add(i)
+    return sum([min(size, nbytes(leaf)) for leaf, size in read.items()])
+
+
+def _is_worth(n: Node, sources: frozenset[Node], slow: bool) -> bool:
+    size = nbytes(n)
+    if slow and size <= FREE_BYTES and (sources or size >= MIN_TABLE_BYTES):
         return True
-    if not sources and size < MIN_TABLE_BYTES:
-        return False
-    return size <= FREE_BYTES and any(x.op in _LONG for x in toposort([n]))
+    read = _bytes_read(n, sources)
+    return size < read or (slow and size == read > 0)

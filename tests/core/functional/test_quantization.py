@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -184,3 +185,56 @@ def test_mistakes(name: str) -> None:
     act, error, message = MISTAKES[name]
     with pytest.raises(error, match=message):
         act()
+
+
+CODES = (weft.float8_e4m3fn, weft.float8_e5m2)
+
+
+@pytest.mark.parametrize("code", CODES, ids=lambda c: c.name)
+def test_floats_of_eight_bits_are_the_nearest_times_the_scale(code: weft.DType) -> None:
+    w = normal(48, 80) * weft.tensor(10.0).pow(weft.arange(48)[:, None].remainder(5).float() - 2)
+    q = quantization.quantize(w, block=32, code=code, scale_dtype=weft.float32)
+    top = 448 if code is weft.float8_e4m3fn else 57344
+    blocks = np.pad(w.numpy(), ((0, 0), (0, 16))).reshape(48, 3, 32)
+    scale = np.abs(blocks).max(-1, keepdims=True) / np.float32(top)
+    np.testing.assert_array_equal(q.scale.numpy(), scale)
+    numbers = (blocks / scale).astype(weft.ir.dtypes.to_numpy(code))
+    np.testing.assert_array_equal(q.data.numpy(), numbers.view(np.uint8))
+    wanted = (numbers.astype(np.float32) * scale).reshape(48, 96)[:, :80]
+    np.testing.assert_array_equal(q.dequantize().numpy(), wanted)
+    share = 1 / 16 if code is weft.float8_e4m3fn else 1 / 8
+    smallest = np.repeat(scale, 32, -1).reshape(48, 96)[:, :80] * (2.0**-10 if share == 1 / 16 else 2.0**-17)
+    assert (np.abs(wanted - w.numpy()) <= np.maximum(np.abs(w.numpy()) * share, smallest) * 1.0001).all()
+    assert quantization.quantize(weft.zeros(2, 64), code=code).dequantize().tolist() == [[0.0] * 64] * 2
+
+
+@pytest.mark.parametrize("code", CODES, ids=lambda c: c.name)
+def test_layers_of_floats_of_eight_bits(code: weft.DType, tmp_path: Path) -> None:
+    weft.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(11, 64), nn.Linear(64, 48), nn.Linear(48, 5)).eval()
+    quantized = quantization.quantize_model_(copy.deepcopy(model), code=code, embeddings=True)
+    ids = weft.tensor([[1, 10, 3]])
+    x = model[0].weight.numpy()
+    y = quantization.quantize(weft.tensor(x), code=code).dequantize()[ids[0]]
+    for layer in (model[1], model[2]):
+        y = y @ quantization.quantize(layer.weight, code=code).dequantize().T + layer.bias
+    np.testing.assert_allclose(quantized(ids)[0].detach().numpy(), y.detach().numpy(), rtol=1e-5, atol=1e-5)
+    assert quantized.half()[1].qweight.dtype is weft.uint8
+    weft.save(quantized.float().state_dict(), tmp_path / "x")
+    other = quantization.quantize_model_(copy.deepcopy(model), code=code, embeddings=True)
+    other.load_state_dict(weft.load(tmp_path / "x"))
+    assert other(ids).tolist() == quantized(ids).tolist()
+    assert code.name in repr(other[1]) and code.name in repr(other[1].quantized())
+    with pytest.raises(weft.errors.ArgumentError, match=r"integers\), got"):
+        nn.QuantizedLinear(64, 48).fill(other[1].quantized())
+
+
+def test_codes_that_cannot_be_are_refused() -> None:
+    w = normal(4, 32)
+    for wrong in (
+        {"code": weft.float16},
+        {"code": CODES[0], "bits": 4},
+        {"code": CODES[1], "symmetric": False},
+    ):
+        with pytest.raises(weft.errors.ArgumentError, match="code is one of float8_e4m3fn and float8_e5m2"):
+            quantization.quantize(w, **wrong)

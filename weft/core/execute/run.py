@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from weft.autograd.value import Value
+    from weft.backends.deferred import HostBytes
     from weft.backends.protocol import Device
     from weft.backends.storage import Storage
     from weft.ir.index import Var
@@ -185,19 +186,12 @@ def from_numpy(array: Array, device: str) -> Node:
     return graph.buffer(tuple(array.shape), dtype, device, store(array, dtype, open_device(device)))
 
 
-def deferred(
-    shape: tuple[int, ...],
-    dtype: DType,
-    device: str,
-    source: Callable[[], memoryview],
-    copied: Callable[[int, int], object] | None = None,
-) -> Node:
-    """A leaf whose bytes `source` gives when they are first used; `copied` is called with the begin and end of each
-    piece of them that is on the device."""
+def deferred(shape: tuple[int, ...], dtype: DType, device: str, source: HostBytes) -> Node:
+    """A leaf whose bytes are those of `source`, which the device gets, or borrows, when they are first used."""
     from weft.backends.deferred import DeferredStorage
     from weft.backends.registry import open_device
 
-    storage = DeferredStorage(open_device(device), dtype, shape, source, copied)
+    storage = DeferredStorage(open_device(device), dtype, shape, source)
     return graph.buffer(shape, dtype, device, storage)
 
 

@@ -2,6 +2,7 @@
 
     w = scale * q                 symmetric: q from -128 to 127, or from -8 to 7
     w = scale * q + offset        affine: q from 0 to 255, or from 0 to 15
+    w = scale * f                 f: a float of 8 bits, e4m3 (to 448) or e5m2 (to 57344)
 
 A block is `block` neighbours along one axis, the one that products sum over. Four-bit numbers lie two in a byte: the
 first half of a block in the low bits, the second half in the high bits (as in ggml's Q4_0), so that vector lanes read
@@ -27,7 +28,17 @@ from weft.core.layout.movement import bitcast, movedim, narrow, reshape
 from weft.core.pointwise.elementwise import clamp, eq, maximum, round, where
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir import graph
-from weft.ir.dtypes import DType, accumulator, float16, float32, int8, int32, uint8
+from weft.ir.dtypes import (
+    DType,
+    accumulator,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    int8,
+    int32,
+    uint8,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
@@ -35,13 +46,17 @@ if TYPE_CHECKING:
 BITS = (8, 4)
 """The widths there are."""
 
+CODES = {float8_e4m3fn: 448.0, float8_e5m2: 57344.0}
+"""The floats of 8 bits that numbers may be, and the largest of each that is finite."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizedTensor:
     """A tensor of few bits per element; `dequantize()` gives its values, lazily.
 
     `data`: (..., blocks, block) of int8 or uint8, or (..., blocks, block / 2) of uint8 for 4 bits, the quantized axis
-    last. `scale` and `offset` (None: symmetric): (..., blocks, 1). `shape` and `dtype` are what was quantized.
+    last. `scale` and `offset` (None: symmetric): (..., blocks, 1). `shape` and `dtype` are what was quantized. `code`:
+    the floats of 8 bits whose bytes `data` has; None for integers.
     """
 
     data: Tensor
@@ -51,6 +66,7 @@ class QuantizedTensor:
     axis: int
     shape: tuple[int, ...]
     dtype: DType
+    code: DType | None = None
 
     @property
     def block(self) -> int:
@@ -66,22 +82,26 @@ class QuantizedTensor:
     def dequantize(self, dtype: DType | None = None) -> Tensor:
         """The values, in `dtype` (by default that of what was quantized). Gradients do not flow into them."""
         to = self.dtype if dtype is None else dtype
-        whole = unpack(self.data, self.scale, self.offset, self.bits, accumulator(to))
+        whole = unpack(self.data, self.scale, self.offset, self.bits, accumulator(to), self.code)
         flat = reshape(whole, (*whole.shape[:-2], -1))
         out = movedim(narrow(flat, -1, 0, self.shape[self.axis]), -1, self.axis)
         return wrap(bc.cast(out.value, to))
 
     def __repr__(self) -> str:
-        kind = "symmetric" if self.offset is None else "affine"
+        kind = self.code.name if self.code else "symmetric" if self.offset is None else "affine"
         return (
             f"QuantizedTensor(shape={self.shape}, dtype={self.dtype!r}, bits={self.bits}, block={self.block}, "
             f"axis={self.axis}, {kind})"
         )
 
 
-def unpack(data: Tensor, scale: Tensor, offset: Tensor | None, bits: int, dtype: DType) -> Tensor:
+def unpack(
+    data: Tensor, scale: Tensor, offset: Tensor | None, bits: int, dtype: DType, code: DType | None = None
+) -> Tensor:
     """The values of all blocks in `dtype`: (..., blocks, block)."""
     numbers = Value(data.value.node)
+    if code is not None:
+        numbers = bitcast(wrap(numbers), code).value
     if bits == 4:
         # Four bits on top of a power of two are its low digits: 2**(23 - shift) + q needs no conversion
         shift = reshape(wrap(Value(graph.arange(2, int32))) * 4, (2, 1))  # at home on every device
@@ -102,6 +122,7 @@ def quantize(
     symmetric: bool = True,
     axis: int = -1,
     scale_dtype: DType = float16,
+    code: DType | None = None,
 ) -> QuantizedTensor:
     """`input` in blocks of `block` elements along `axis`, with `bits` (8 or 4) for each and a scale for each block.
 
@@ -109,13 +130,16 @@ def quantize(
     or 7 at most; affine, the block's range over 255 or 15. The last block is filled up with zeros. `scale_dtype`:
     float16 holds scales from 6e-8 to 65504 (below 6e-5 with fewer digits); take float32 for weights beyond.
 
+    With `code`, weft.float8_e4m3fn or weft.float8_e5m2, numbers are floats of 8 bits, symmetric, and the scale is the
+    block's largest magnitude over the largest of them: an element is within 1/16 or 1/8 of its value.
+
     >>> w = weft.randn(64, 256)
     >>> q = weft.quantization.quantize(w, bits=4, block=32)
     >>> x @ q.dequantize().T          # one kernel: the weight is widened as it is loaded
     """
     v = value_of("quantize", input)
     sizes = known(v.shape)
-    check_layout("quantize", bits, block, scale_dtype)
+    check_layout("quantize", bits, block, scale_dtype, code, symmetric)
     if not v.dtype.is_float or v.dtype.is_float8:
         raise DTypeError(
             f"quantize: needs floats of 16 bits or more, got {v.dtype.name}; convert with .float()"
@@ -129,7 +153,9 @@ def quantize(
     blocks = reshape(rows, (*rows.shape[:-1], -1, block))
     top, bottom = amax(blocks, -1, keepdim=True), amin(blocks, -1, keepdim=True)
     levels = 1 << bits
-    if symmetric:
+    if code is not None:
+        scale, offset, low = maximum(top, -bottom) / CODES[code], None, 0
+    elif symmetric:
         scale = maximum(top / (levels // 2 - 1), bottom / -(levels // 2))
         offset, low = None, -(levels // 2)
     else:
@@ -138,7 +164,12 @@ def quantize(
     offset = None if offset is None else wrap(bc.cast(offset.value, scale_dtype))
     step = wrap(bc.cast(scale.value, wide))
     shifted = blocks if offset is None else blocks - wrap(bc.cast(offset.value, wide))
-    numbers = clamp(round(shifted / where(eq(step, 0), 1.0, step)), low, low + levels - 1)
+    parts = shifted / where(eq(step, 0), 1.0, step)
+    if code is not None:
+        data = bitcast(wrap(bc.cast(parts.value, code)), uint8)
+        realize(data, scale)
+        return QuantizedTensor(data, scale, None, bits, at, sizes, v.dtype, code)
+    numbers = clamp(round(parts), low, low + levels - 1)
     if bits == 4:
         nibbles = wrap(bc.cast((numbers + (8 if symmetric else 0)).value, uint8))
         half = block // 2
@@ -149,8 +180,20 @@ def quantize(
     return QuantizedTensor(data, scale, offset, bits, at, sizes, v.dtype)
 
 
-def check_layout(op: str, bits: int, block: int, scale_dtype: DType = float32) -> None:
+def check_layout(
+    op: str,
+    bits: int,
+    block: int,
+    scale_dtype: DType = float32,
+    code: DType | None = None,
+    symmetric: bool = True,
+) -> None:
     """ArgumentError or DTypeError for what blocks cannot be."""
+    if code is not None and (code not in CODES or bits != 8 or not symmetric):
+        raise ArgumentError(
+            f"{op}: code is one of {' and '.join(c.name for c in CODES)}, of 8 bits and symmetric, got {code!r} with "
+            f"bits={bits} and symmetric={symmetric}"
+        )
     if bits not in BITS:
         raise ArgumentError(f"{op}: bits must be 8 or 4, got {bits!r}")
     if isinstance(block, bool) or block < 2 or block % 2:  # two numbers of 4 bits share a byte

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.core.args import handle
@@ -16,6 +16,7 @@ from weft.core.layout import movement
 from weft.core.views import views
 
 if TYPE_CHECKING:
+    from weft.backends.deferred import HostBytes
     from weft.backends.disk.file import MappedFile
     from weft.core.tensor.tensor import Tensor
     from weft.ir.dtypes import DType
@@ -26,16 +27,9 @@ def in_file(file: MappedFile, begin: int, dtype: DType, shape: tuple[int, ...]) 
     return wrap_constant(files.leaf(file, begin, dtype, shape))
 
 
-def read_later(
-    shape: tuple[int, ...],
-    dtype: DType,
-    device: str,
-    read: Callable[[], memoryview],
-    copied: Callable[[int, int], object] | None = None,
-) -> Tensor:
-    """A constant whose bytes `read` gives when they are first used; `copied` is called with the begin and end of each
-    piece of them that the device has."""
-    return wrap_constant(deferred(shape, dtype, device, read, copied))
+def read_later(shape: tuple[int, ...], dtype: DType, device: str, source: HostBytes) -> Tensor:
+    """A constant whose bytes are those of `source`, which the device gets, or borrows, when they are first used."""
+    return wrap_constant(deferred(shape, dtype, device, source))
 
 
 def of_class(t: Tensor, kind: type[Tensor]) -> Any:
