@@ -50,7 +50,6 @@ between that look, the writes and their end. So a step takes nothing away from o
 one lock that is held until state stands for what was computed. A plan that runs longer lets other threads go on: then
 this way is taken where there are none.
 """
-# Tests: tests/core/compile/test_direct_call.py
 
 from __future__ import annotations
 
@@ -60,11 +59,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from weakref import ref
 
 from weft.autograd.context import context
-from weft.backends.direct import Access, Source
 from weft.core.compile.kept import Kept, KeptAt
 from weft.core.execute import edits, ownership, writes
 from weft.core.execute.results import result_maker
-from weft.core.execute.routes import tensor_route
+from weft.core.execute.routes import Access, Source, tensor_route
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory
@@ -539,7 +537,7 @@ def _rebind(t: _Text, d: DirectSpec) -> None:
 
 
 def _spread(t: _Text, d: DirectSpec, results: Sequence[str]) -> None:
-    """Who looks at the elements of what was written sees them, and results look at what they are views of."""
+    """Have who looks at the elements of what was written see them, and results look at what they are views of."""
     e = d.effects
     t.env["spread"] = d.spread
     if e.looks:
