@@ -21,6 +21,8 @@ returns the sum of that, the text is
         if (s0 is None or s0.device is not device0 or s0.shape != shape0 or s0.dtype is not dtype0
                 or v0.needs_grad is not False):
             return MISS
+        if edit() != seen.edit and not again(args):
+            return MISS
         try:
             m1 = allocate(4)
         except MemoryError:
@@ -30,7 +32,7 @@ returns the sum of that, the text is
                 return MISS
             before = runs[0]
             try:
-                if not run(seen.edit, s0, m1) and (not again(args) or not run(seen.edit, s0, m1)):
+                if not run(seen.edit, s0, m1):
                     return MISS
                 written[0] += 1
                 r0 = make1(m1)
@@ -209,6 +211,7 @@ def direct_call(d: DirectSpec) -> DirectCall | None:
     _fetch_gradients(t, d)
     _fetch_kept(t, d)
     _check_tensors(t, d, run)
+    _look_again(t, d, run)
     _allocate(t, d)
     if d.effects.change_state:
         _change(t, d, run)
@@ -396,24 +399,34 @@ def _allocate(t: _Text, d: DirectSpec) -> None:
 
 
 def _start(t: _Text, d: DirectSpec, run: _Run) -> None:
-    """The lines that run the plan, or give up."""
-    if run.stamped:
+    """The lines that run the plan, or give up. Where no lock is held, they look again at what was edited. The workspace
+    is the last lock that is taken, and only for the run."""
+    if run.shares:
+        t.enter("with workspace:")
+        t.add("try:", "    prepare()", "except MemoryError:", "    return MISS")
+    if run.stamped and not _locks(d, run):
         t.miss_if(f"not {run.text} and (not again(args) or not {run.text})")
     else:
         t.miss_if(f"not {run.text}")
+    if run.shares:
+        t.depth -= 1
     if d.kept is not None:
         t.add("kept.is_used = True")
 
 
-def _share(t: _Text, run: _Run) -> None:
-    if run.shares:
-        t.enter("with workspace:")
-        t.add("try:", "    prepare()", "except MemoryError:", "    return MISS")
+def _locks(d: DirectSpec, run: _Run) -> bool:
+    return run.shares or d.effects.change_state
+
+
+def _look_again(t: _Text, d: DirectSpec, run: _Run) -> None:
+    """The look at what was edited, before there are locks: it may compute, and wait for other steps."""
+    if run.stamped and _locks(d, run):
+        t.env["edit"] = edits.tensors.latest
+        t.miss_if("edit() != seen.edit and not again(args)")
 
 
 def _compute(t: _Text, d: DirectSpec, run: _Run) -> None:
     """The end of a call that only gives new tensors."""
-    _share(t, run)
     if run.may_fail:
         t.enter("try:")
         _start(t, d, run)
@@ -435,7 +448,6 @@ def _compute(t: _Text, d: DirectSpec, run: _Run) -> None:
 def _change(t: _Text, d: DirectSpec, run: _Run) -> None:
     """The end of a call that changes state: whole, also where it is interrupted."""
     e = d.effects
-    _share(t, run)
     t.env |= {
         "steps": ownership.step_lock, "busy": ownership.busy, "free": _free(d), "written": writes.written_steps,
         "sole_thread": ownership.sole_thread, "finish": e.finish,
