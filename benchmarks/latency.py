@@ -71,7 +71,9 @@ def _case(
 def _data(T: Any, *shape: int) -> Any:
     """Elements in memory, which no rule knows."""
     values = T.tensor([0.01 * k for k in range(math.prod(shape))])
-    return _compute(T)(values.reshape(shape).clone())
+    found = values.reshape(shape).clone()
+    _compute(T)(found)
+    return found
 
 
 def _compute(T: Any) -> Callable[[Any], Any]:

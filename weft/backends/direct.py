@@ -20,7 +20,7 @@ from weakref import ref
 
 
 class Access(IntEnum):
-    """What a source is, and what is done with its memory."""
+    """The kind of a source, and what is done with its memory."""
 
     MEMORY = 0
     """A memory itself."""
@@ -35,7 +35,7 @@ class Access(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the address of an external memory comes from: an `object` that is the same at each run, or argument number
+    """The origin of the address of an external memory: an `object` that is the same at each run, or argument number
     `index`. `named`: the argument that is to be the storage of what is written, where the caller refers to it."""
 
     access: Access
@@ -66,7 +66,7 @@ class DirectRun:
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """What runs share and have one at a time: within the lock, after `prepare()`. That raises MemoryError."""
+    """The memory that runs share, one at a time: within the lock, after `prepare()`, which raises MemoryError."""
 
     lock: Any
     prepare: Callable[[], None]

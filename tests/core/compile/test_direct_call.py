@@ -397,3 +397,34 @@ def test_other_devices_have_a_direct_way_without_state() -> None:
             np.testing.assert_allclose(f(x).numpy(), arr(3) * arr(3, seed=1), rtol=1e-6)
             np.testing.assert_allclose(g(x).numpy(), k * arr(3, seed=1), rtol=1e-6)
         assert g._direct is None
+
+
+@needs_route
+def test_steps_share_the_workspace_with_what_other_threads_compute() -> None:
+    x, y = ten(4, 8), ten(4, 1, seed=1)
+
+    def step_of(net: nn.Module) -> Any:
+        f = weft.compile(lambda: ((net(x) - y) ** 2).mean().backward())
+        f()
+        return f
+
+    nets = [
+        nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1))
+        for _ in range(3)
+    ]
+    steps = [step_of(net) for net in nets]
+    first = [[p.grad.numpy().copy() for p in net.parameters()] for net in nets]  # type: ignore[union-attr]
+    workers = [threading.Thread(target=lambda f=f: [f() for _ in range(60)]) for f in steps]
+    for w in workers:
+        w.start()
+    big = ten(64, 64)
+    for _ in range(20):
+        found = ((big @ big).softmax(-1) @ big).softmax(-1).sum(-1)
+        np.testing.assert_allclose(found.numpy(), np.ones(64), rtol=1e-5)
+    for w in workers:
+        w.join()
+    for net, f, grads in zip(nets, steps, first, strict=True):
+        assert f._recent._plan.executable.workspace is not None and f._direct is not None
+        for p, g in zip(net.parameters(), grads, strict=True):
+            assert p.grad is not None
+            np.testing.assert_allclose(p.grad.numpy(), 61 * g, rtol=1e-4, atol=1e-5)

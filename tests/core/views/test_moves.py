@@ -30,6 +30,9 @@ CALLS: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
     (indexing.getitem, ((Ellipsis, slice(0, 3, 2), 1),)),
     (indexing.getitem, ((None, 1, 0),)),
     (movement.split, (2, 2)),
+    (movement.split, (3,)),
+    (indexing.unbind, (2,)),
+    (movement.chunk, (3, -1)),
 ]
 
 

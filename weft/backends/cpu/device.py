@@ -114,7 +114,7 @@ class CpuExecutable:
 
     @property
     def workspace(self) -> Workspace | None:
-        """What a direct run needs beside memories: None where it needs no more."""
+        """The needs of a direct run beside memories; None where it has none."""
         return Workspace(self._device.lock, self._prepare) if self._commands.offsets else None
 
     def _prepare(self) -> None:

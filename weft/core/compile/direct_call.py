@@ -21,6 +21,8 @@ returns the sum of that, the text is
         if (s0 is None or s0.device is not device0 or s0.shape != shape0 or s0.dtype is not dtype0
                 or v0.needs_grad is not False):
             return MISS
+        if edit() != seen.edit and not again(args):
+            return MISS
         try:
             m1 = allocate(4)
         except MemoryError:
@@ -30,7 +32,7 @@ returns the sum of that, the text is
                 return MISS
             before = runs[0]
             try:
-                if not run(seen.edit, s0, m1) and (not again(args) or not run(seen.edit, s0, m1)):
+                if not run(seen.edit, s0, m1):
                     return MISS
                 written[0] += 1
                 r0 = make1(m1)
@@ -50,7 +52,6 @@ between that look, the writes and their end. So a step takes nothing away from o
 one lock that is held until state stands for what was computed. A plan that runs longer lets other threads go on: then
 this way is taken where there are none.
 """
-# Tests: tests/core/compile/test_direct_call.py
 
 from __future__ import annotations
 
@@ -60,11 +61,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from weakref import ref
 
 from weft.autograd.context import context
-from weft.backends.direct import Access, Source
 from weft.core.compile.kept import Kept, KeptAt
 from weft.core.execute import edits, ownership, writes
 from weft.core.execute.results import result_maker
-from weft.core.execute.routes import tensor_route
+from weft.core.execute.routes import Access, Source, tensor_route
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory
@@ -211,6 +211,7 @@ def direct_call(d: DirectSpec) -> DirectCall | None:
     _fetch_gradients(t, d)
     _fetch_kept(t, d)
     _check_tensors(t, d, run)
+    _look_again(t, d, run)
     _allocate(t, d)
     if d.effects.change_state:
         _change(t, d, run)
@@ -399,24 +400,34 @@ def _allocate(t: _Text, d: DirectSpec) -> None:
 
 
 def _start(t: _Text, d: DirectSpec, run: _Run) -> None:
-    """The lines that run the plan, or give up."""
-    if run.stamped:
+    """The lines that run the plan, or give up. Where no lock is held, they look again at what was edited. The workspace
+    is the last lock that is taken, and only for the run."""
+    if run.shares:
+        t.enter("with workspace:")
+        t.add("try:", "    prepare()", "except MemoryError:", "    return MISS")
+    if run.stamped and not _locks(d, run):
         t.miss_if(f"not {run.text} and (not again(args) or not {run.text})")
     else:
         t.miss_if(f"not {run.text}")
+    if run.shares:
+        t.depth -= 1
     if d.kept is not None:
         t.add("kept.is_used = True")
 
 
-def _share(t: _Text, run: _Run) -> None:
-    if run.shares:
-        t.enter("with workspace:")
-        t.add("try:", "    prepare()", "except MemoryError:", "    return MISS")
+def _locks(d: DirectSpec, run: _Run) -> bool:
+    return run.shares or d.effects.change_state
+
+
+def _look_again(t: _Text, d: DirectSpec, run: _Run) -> None:
+    """The look at what was edited, before there are locks: it may compute, and wait for other steps."""
+    if run.stamped and _locks(d, run):
+        t.env["edit"] = edits.tensors.latest
+        t.miss_if("edit() != seen.edit and not again(args)")
 
 
 def _compute(t: _Text, d: DirectSpec, run: _Run) -> None:
     """The end of a call that only gives new tensors."""
-    _share(t, run)
     if run.may_fail:
         t.enter("try:")
         _start(t, d, run)
@@ -438,7 +449,6 @@ def _compute(t: _Text, d: DirectSpec, run: _Run) -> None:
 def _change(t: _Text, d: DirectSpec, run: _Run) -> None:
     """The end of a call that changes state: whole, also where it is interrupted."""
     e = d.effects
-    _share(t, run)
     t.env |= {
         "steps": ownership.step_lock, "busy": ownership.busy, "free": _free(d), "written": writes.written_steps,
         "sole_thread": ownership.sole_thread, "finish": e.finish,
@@ -540,7 +550,7 @@ def _rebind(t: _Text, d: DirectSpec) -> None:
 
 
 def _spread(t: _Text, d: DirectSpec, results: Sequence[str]) -> None:
-    """Who looks at the elements of what was written sees them, and results look at what they are views of."""
+    """Have who looks at the elements of what was written see them, and results look at what they are views of."""
     e = d.effects
     t.env["spread"] = d.spread
     if e.looks:

@@ -8,7 +8,9 @@ from sys import getrefcount
 from typing import Any
 
 from weft.autograd.value import Value
+from weft.backends.direct import Access as Access
 from weft.backends.direct import Route, route
+from weft.backends.direct import Source as Source
 from weft.backends.storage import Storage
 from weft.core.args.handle import Handle
 from weft.ir import graph

@@ -34,7 +34,10 @@ KEPT = 4096
 LONGEST = 8
 """The number of moves that a call comes to at most, to be kept."""
 
-_known: dict[tuple[Any, ...], tuple[Move, ...]] = {}
+Moves: TypeAlias = tuple[Move, ...]
+
+_known: dict[tuple[Any, ...], Moves | list[Moves]] = {}
+"""The moves of a call; a list of them for each of several results."""
 
 _ATOMS = frozenset({int, NoneType, EllipsisType})
 
@@ -55,10 +58,14 @@ def moved(function: Callable[..., Any], input: Any, args: tuple[Any, ...]) -> An
         out = function(input, *args)
         _learn(key, v, out, recorded)
         return out
-    return _recorded_moves(v, moves) if recorded else _moves(v, moves)
+    if moves.__class__ is list:
+        parts = cast("list[Moves]", moves)
+        return tuple([_recorded_moves(v, m) if recorded else _moves(v, m) for m in parts])
+    one = cast("Moves", moves)
+    return _recorded_moves(v, one) if recorded else _moves(v, one)
 
 
-def _moves(v: Value, moves: tuple[Move, ...]) -> Tensor:
+def _moves(v: Value, moves: Moves) -> Tensor:
     node = v.node
     dtype, device = node.dtype, node.device
     for op, attrs, shape in moves:
@@ -66,7 +73,7 @@ def _moves(v: Value, moves: tuple[Move, ...]) -> Tensor:
     return wrap_constant(node)
 
 
-def _recorded_moves(v: Value, moves: tuple[Move, ...]) -> Tensor:
+def _recorded_moves(v: Value, moves: Moves) -> Tensor:
     node = v.node
     dtype, device = node.dtype, node.device
     for op, attrs, shape in moves:
@@ -103,21 +110,32 @@ def _spelled(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
 
 def _learn(key: tuple[Any, ...], v: Value, out: Any, recorded: bool) -> None:
     """Keep the moves from `v` to a result that is nothing else, as it is recorded on the tape."""
+    found: Moves | list[Moves]
+    if type(out) is tuple:
+        found = [_path(v, part, recorded) for part in cast("tuple[Any, ...]", out)]
+        known = bool(found) and all(found)
+    else:
+        found = _path(v, out, recorded)
+        known = bool(found)
+    if known:
+        if len(_known) >= KEPT:
+            _known.clear()
+        _known[key] = found
+
+
+def _path(v: Value, out: Any, recorded: bool) -> Moves:
+    """The moves from `v` to a result; none where it is something else, or `v` itself."""
     if not isinstance(out, Handle):
-        return
+        return ()
     moves: list[Move] = []
     at, node, own = out.value, out.value.node, v.node
     while node is not own:
         if node.op not in MOVEMENT or node.storage is not None or len(moves) == LONGEST:
-            return
+            return ()
         if recorded:
             if at.op is not node.op or at.node is not node or len(at.inputs) != 1:
-                return
+                return ()
             (at,) = at.inputs
         moves.append((node.op, node.attrs, node.shape))
         (node,) = node.inputs
-    if moves and (not recorded or at is v):
-        if len(_known) >= KEPT:
-            _known.clear()
-        moves.reverse()
-        _known[key] = tuple(moves)
+    return tuple(reversed(moves)) if not recorded or at is v else ()
