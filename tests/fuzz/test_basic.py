@@ -37,7 +37,8 @@ def computed(nodes: list[Node], device: str) -> list[Storage] | None:
     made = basic(Job(own.outputs, own.leaves, sig.variables, {}), on)
     if made is None:
         return None
-    return made.plan(on).run([memory_on(n, s, on) for n, s in zip(sig.leaves, sig.storages, strict=True)])
+    plan = made.plan(on)[0].plan({})
+    return plan.run([memory_on(n, s, on) for n, s in zip(sig.leaves, sig.storages, strict=True)])
 
 
 @pytest.mark.parametrize("device", DEVICES)

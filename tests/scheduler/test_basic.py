@@ -66,9 +66,8 @@ def value(t: Tensor) -> np.ndarray:
     own = snapshot(sig)
     made = basic(Job(own.outputs, own.leaves, (), {}), device)
     assert made is not None
-    (out,) = made.plan(device).run(
-        [memory_on(n, s, device) for n, s in zip(sig.leaves, sig.storages, strict=True)]
-    )
+    plan = made.plan(device)[0].plan({})
+    (out,) = plan.run([memory_on(n, s, device) for n, s in zip(sig.leaves, sig.storages, strict=True)])
     return out.numpy()
 
 
