@@ -50,7 +50,8 @@ class Bound:
     anew: tuple[int, ...]
     """The results that take the memory of no input."""
     last: tuple[object, object] = (None, None)
-    """The object that stands for where everything was in the last run, and the edits that had been made; None where the plan cannot run again."""
+    """The object that stands for where everything was in the last run, and the edits that had been made; None where the
+    plan cannot run again."""
 
 
 class Execution:
