@@ -28,6 +28,12 @@ def test_an_axis_of_one_element_comes_and_goes() -> None:
     assert reshape_index((I, J), (N, N), (N, 1, N)) == (I, 0, J)
 
 
+def test_indices_into_nothing_are_not_divided_by_its_size() -> None:
+    shapes = [s for rank in (1, 2, 3) for s in itertools.product((0, 1, 3), repeat=rank) if 0 in s]
+    for shape, to in itertools.product(shapes, repeat=2):
+        assert reshape_index((I, J, K)[: len(shape)], shape, to) == (0,) * len(to)
+
+
 def test_axes_that_merge_leave_those_beside_them_alone() -> None:
     assert reshape_index((I, J, K), (N, 4, M), (N * 4, M)) == (4 * I + J, K)
     assert reshape_index((I, K, J), (N, M, N), (N * M, N)) == (I * M + K, J)

@@ -80,6 +80,8 @@ def reshape_index(index: tuple[Int, ...], shape: Shape, to: Shape) -> tuple[Int,
 
     Axes are taken in the smallest groups of equal size, so that runtime sizes pass through unchanged ones.
     """
+    if 0 in to:  # there is no such element
+        return (0,) * len(to)
     out: list[Int] = []
     i = j = 0
     while i < len(shape) or j < len(to):

@@ -7,7 +7,6 @@ What else a plan reads and writes is where it was: kept values move only here, a
 uses without being given them `core/execute/edits.py` knows whether any changed. Their memories are not held, so another
 thread could have them freed while kernels run: then, and where anything was edited during a run, it does not count.
 """
-# Tests: tests/sessions/test_session.py
 
 from __future__ import annotations
 
@@ -51,7 +50,8 @@ class Bound:
     anew: tuple[int, ...]
     """The results that take the memory of no input."""
     last: tuple[object, object] = (None, None)
-    """Where everything was in the last run, and the edits that had been made; None where the plan cannot run again."""
+    """The object that stands for where everything was in the last run, and the edits that had been made; None where the
+    plan cannot run again."""
 
 
 class Execution:

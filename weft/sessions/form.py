@@ -146,7 +146,7 @@ class Form:
         inputs: dict[int, Storage],
         numbers: Mapping[Var, int],
     ) -> tuple[dict[Node, Storage], dict[Node, Region]]:
-        """What is kept after changes, None of them for everything, and the regions of results that they reach."""
+        """The values kept after changes, None of them for everything, and the regions of results that they reach."""
         reach = None
         if values is not None and steps is not None:
             reach = self._computed(steps, inputs, numbers, values)
@@ -341,7 +341,7 @@ class Form:
     def _run_timed(
         self, values: dict[Node, Storage] | None, run: Past, inputs: dict[int, Storage]
     ) -> tuple[dict[Node, Storage], int]:
-        """What is kept after a run is done again, and its nanoseconds."""
+        """The values kept after a run is done again, and its nanoseconds."""
         start = time.perf_counter_ns()
         values, _ = self._computed_from(values, run.steps, inputs, run.numbers)
         self.template.device.synchronize()
@@ -365,7 +365,7 @@ class Form:
         self.keeper.release(self)
 
     def ladder(self, runs: int, turns: int) -> Ladder:
-        """What the form may keep, for so many runs, of which some came after another form's."""
+        """The choices of what to keep, for so many runs, of which some came after another form's."""
         with self._mode():
             problem = self.keeper.problem(self._reaches(self._buckets()))
             return self.keeper.ladder(problem, self.memory().scratch, runs, turns)

@@ -315,8 +315,8 @@ class Keeper:
         return min(self.pool.nbytes, self.part or self.pool.nbytes)
 
     def ladder(self, p: Retention, scratch: int, runs: int, turns: int) -> Ladder:
-        """What may be kept, from all that is worth it to results only, with its bytes and times by estimate. `scratch`:
-        what plans take; it is no less with less that is kept."""
+        """The choices of what to keep, from all that is worth it to results only, with bytes and times by estimate.
+        `scratch`: what plans take; it is no less with less that is kept."""
         self._problem = p
         order, first = rank(p), members(p.pinned)
         limit, rungs, whole = unlimited(p, order), list[Rung](), 0.0

@@ -6,7 +6,6 @@
 Dividing costs time in every run, taking turns a run of everything after each change of turns: what is less by the turns
 so far is done. Steps down are taken where they cost least per byte, as for the values of one session.
 """
-# Tests: tests/sessions/test_sharing.py
 
 from __future__ import annotations
 
