@@ -87,8 +87,8 @@ def load_gguf(path: StrPath, device: str | None = None) -> dict[str, Tensor | Bl
     """The tensors of a GGUF file by name. Only the header is read: a tensor's bytes are read when it is first used.
 
     Those in a block format of ggml (Q4_0, Q4_K, Q8_0 ...; `weft.quantization.BlockFormat`) are `BlockTensor`s, which
-    stay as small as they are in the file: what reads `.dequantize()` widens them as it loads them. They go from the
-    mapped file to the device's memory, once; with device="disk" they stay in the file for good. The file must stay as
+    stay as small as they are in the file: what reads `.dequantize()` widens them as it loads them. The CPU reads them
+    in the mapped file, other devices get a copy, once; with device="disk" they stay in the file for good. The file must stay as
     it is meanwhile. FileNotFoundError for a path that is not there; FileError, naming the place, for a file that is
     damaged, of another kind, or has tensors of a type that weft cannot widen (IQ1 to IQ3).
 

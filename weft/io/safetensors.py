@@ -31,8 +31,8 @@ __all__ = ["DTYPES", "StrPath", "load_safetensors", "replacing", "safetensors_me
 def load_safetensors(path: StrPath, device: str | None = None) -> dict[str, Tensor]:
     """The tensors of a file by name. Only the header is read: a tensor's bytes are read when it is first used.
 
-    They go from the mapped file to the device's memory, once. With device="disk" they stay in the file for good: each
-    use reads the mapped file, and what does not fit in memory is computed in pieces. The file must stay as it is
+    The CPU reads them in the mapped file, where they are aligned; other devices get a copy, once. With device="disk"
+    they stay in the file for good: what does not fit in memory is computed in pieces. The file must stay as it is
     meanwhile (it may be deleted, or replaced by another), else a FileError says so. FileNotFoundError for a path that
     is not there; FileError for a file that is damaged, or something else, and for elements of a type that weft lacks
     (a DTypeError, too). Bools other than 0 and 1 are True, and refused in a file that they stay in.

@@ -83,7 +83,8 @@ def _merges(ids: Mapping[str, int], tokens: Sequence[str], scores: Scores) -> li
     """Pairs of tokens that make a token, the best score first; of one token's, in the order of its parts' ids."""
     wholes, lefts, rights = splits(tokens) or _looked_up(ids, tokens)
     order: list[int] = np.lexsort((rights, lefts, -scores[wholes])).tolist()
-    left, right = lefts.tolist(), rights.tolist()
+    left: list[int] = lefts.tolist()
+    right: list[int] = rights.tolist()
     return [(tokens[left[i]], tokens[right[i]]) for i in order]
 
 
@@ -134,9 +135,9 @@ def splits(tokens: Sequence[str]) -> Splits | None:
         hit = (known[i] == left) & (known[j] == right)
         found.append(np.stack([own[row[hit]], order[i[hit]], order[j[hit]]]))
     wholes, lefts, rights = np.concatenate(found, 1) if found else np.zeros((3, 0), np.int64)
-    for k, i, j in zip(wholes.tolist(), lefts.tolist(), rights.tolist(), strict=True):
-        if tokens[i] + tokens[j] != tokens[k]:
-            return None
+    triples: list[list[int]] = np.stack([wholes, lefts, rights], 1).tolist()
+    if any(tokens[i] + tokens[j] != tokens[k] for k, i, j in triples):
+        return None
     return wholes, lefts, rights
 
 
