@@ -17,7 +17,7 @@ from weft.backends.registry import open_device
 from weft.ir.calls import expand_calls
 from weft.ir.graph import Axes, Node, toposort
 from weft.ir.loops import LoopKind
-from weft.ir.ops import MOVEMENT, REDUCE, Op
+from weft.ir.ops import MOVEMENT, Op
 from weft.scheduler.invariants import split
 from weft.scheduler.layouts import channels_innermost
 from weft.testing.reference import evaluate
@@ -67,6 +67,18 @@ def test_a_view_in_between_is_read_through() -> None:
     x, w = _leaf(1, 3, 8, 8), _leaf(C, 3, 2, 2)
     y = F.conv2d(x, w, stride=2).flatten(2).exp()
     assert _shapes(_turned(y, w)[1], Op.EXP) == [(1, 16, C)]
+
+
+def test_an_activation_is_stored_with_the_sum_that_it_is_of() -> None:
+    x, w, v = _leaf(1, 3, 8, 6), _leaf(C, 3, 3, 3), _leaf(C, C, 3, 3)
+    y = F.conv2d(x, w).relu()
+    _, after = _turned(F.conv2d(y, v) + y[:, :, 1:-1, 1:-1], w, v)
+    assert _shapes(after, Op.CONTIGUOUS) == [(1, 6, 4, C)], "once, for both readers"
+    _, after = _turned(F.conv2d(x.exp(), w), w)
+    assert _shapes(after, Op.CONTIGUOUS) == [], "no sum's kernel would compute it"
+    joined = weft.cat([F.conv2d(x, w), F.conv2d(x, w).exp()], 1)
+    _, after = _turned(F.conv2d(joined.relu(), _leaf(C, 2 * C, 1, 1)), w)
+    assert _shapes(after, Op.CONTIGUOUS) == []
 
 
 def test_what_has_no_channels_along_full_lanes_stays() -> None:
@@ -171,5 +183,5 @@ def test_a_compiled_network_is_that_network(side: int) -> None:
 def test_only_views_stand_between_what_is_computed() -> None:
     x, w = _leaf(1, 3, 8, 6), _leaf(C, 3, 3, 3)
     before, after = _turned(F.conv2d(x, w).relu(), w)
-    known = {n.op for n in toposort(before)} | MOVEMENT | REDUCE
+    known = {n.op for n in toposort(before)} | MOVEMENT
     assert {n.op for n in toposort(after)} <= known

@@ -11,7 +11,7 @@ a value is computed in its order, and what needs another one reads a view.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.backends.protocol import DeviceInfo
@@ -28,10 +28,12 @@ _FOLLOWING = ELEMENTWISE | REDUCE | {Op.CONCAT}
 
 @dataclass(frozen=True, slots=True)
 class _Turned:
-    """The graph so far: what takes a node's place, and, of values that lie so, the axis that is innermost."""
+    """The graph so far: what takes a node's place, and, of values that lie so, the axis that is innermost. `stored`:
+    the nodes that are to be stored as they are."""
 
     made: dict[Node, Node]
     lane: dict[Node, int]
+    stored: frozenset[Node]
 
 
 def channels_innermost(
@@ -45,14 +47,14 @@ def channels_innermost(
     first = {n: a for n in order if (a := image_lane(n, weights, info)) is not None}
     if not first:
         return outputs
-    turned = _Turned({}, {})
+    turned = _Turned({}, {}, frozenset(s for n in first for s in _images(n)))
     for n in order:
         turned.made[n] = _in_its_place(n, first, turned)
     return [turned.made[n] for n in outputs]
 
 
 def _in_its_place(n: Node, first: Mapping[Node, int], turned: _Turned) -> Node:
-    """What takes the place of a node whose inputs have been replaced."""
+    """The node that takes the place of one whose inputs have been replaced."""
     if not n.inputs or n.storage is not None:
         return n
     inputs = tuple([turned.made[i] for i in n.inputs])
@@ -64,8 +66,35 @@ def _in_its_place(n: Node, first: Mapping[Node, int], turned: _Turned) -> Node:
     turned.lane[n] = lane
     order = (*(a for a in range(len(n.shape)) if a != lane), lane)
     made = _reduced(n, inputs, order, turned) if n.op in REDUCE else _each(n, inputs, order)
+    if n in turned.stored:
+        made = graph.apply(Op.CONTIGUOUS, (made,))
     back = tuple([order.index(a) for a in range(len(order))])
     return graph.apply(Op.PERMUTE, (made,), Axes(back))
+
+
+def _images(total: Node) -> Iterator[Node]:
+    """The image that a convolution reads, where it is computed of a reduction element by element: it is to be part of
+    that one's kernel, computed once and not wherever tiles read it."""
+    for n in total.inputs[0].inputs:
+        while n.op in MOVEMENT and n.storage is None:
+            n = n.inputs[0]
+        if n.op in ELEMENTWISE and n.storage is None and _follows_reduction(n):
+            yield n
+
+
+def _follows_reduction(n: Node) -> bool:
+    """The elementwise value takes the results of a reduction one by one."""
+    stack, seen = [n], set[Node]()
+    while stack:
+        x = stack.pop()
+        if x in seen or x.storage is not None:
+            continue
+        seen.add(x)
+        if x.op in REDUCE and graph.elements(x.shape) == graph.elements(n.shape):
+            return True
+        if x.op in ELEMENTWISE or x.op in MOVEMENT:
+            stack += x.inputs
+    return False
 
 
 def _each(n: Node, inputs: Sequence[Node], order: tuple[int, ...]) -> Node:

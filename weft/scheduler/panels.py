@@ -200,7 +200,7 @@ def _weight_behind(n: Node, index: tuple[Int, ...]) -> tuple[Node, tuple[Int, ..
 
 
 def _stored_behind(n: Node, index: tuple[Int, ...]) -> tuple[Node, tuple[Int, ...]]:
-    """What `n` is a view of, edges aside, and the index of its element there."""
+    """The value that `n` is a view of, edges aside, and the index of its element there."""
     while n.op in MOVEMENT and n.storage is None:
         n, index = n.inputs[0], movement.source(n, index).index
     return n, index

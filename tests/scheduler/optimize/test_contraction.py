@@ -130,6 +130,30 @@ def test_a_window_of_the_image_is_copied_once_for_all_taps() -> None:
     assert all(c.guard == () for e in kernel.algorithm.item("sum").exprs() for c in _loads(e))
 
 
+def test_a_window_of_what_is_computed_of_the_image_is_copied_once() -> None:
+    """An activation in front of a convolution, with channels last: edges and activation belong to the copy."""
+    x, w = normal(1, 9, 11, 32), normal(32, 3, 3, 32, seed=1)
+    kernel, got = scheduled(lambda x, w: conv_nhwc(x.relu(), w), [x, w], DEVICES["avx512"])
+    first = [a.transpose(0, 3, 1, 2) for a in (np.maximum(x, 0), w)]
+    close(got, reference_conv(*first).transpose(0, 2, 3, 1))
+    assert "window" in kernel.nests
+    assert {load.source for e in kernel.algorithm.item("sum").exprs() for load in _loads(e)} >= {"window"}
+
+
+def test_rows_at_awkward_places_are_found_once_for_all_steps() -> None:
+    """Windows of an image that was shifted, by a weight: the place of a row is no sum of axes, its steps are."""
+
+    def product(x: weft.Tensor, w: weft.Tensor) -> weft.Tensor:
+        parts = x.reshape(2, 7, 2, 7, 64).permute(0, 2, 1, 3, 4).reshape(4, 49, 64)
+        return parts @ w
+
+    x, w = normal(196, 64), normal(64, 96, seed=1)
+    kernel, got = scheduled(product, [x, w], DEVICES["avx512"])
+    parts = x.reshape(2, 7, 2, 7, 64).transpose(0, 2, 1, 3, 4).reshape(4, 49, 64)
+    close(got, parts @ w)
+    assert kernel.nests["sum"].scope is Scope.REGISTER and "sum_lanes" not in kernel.nests
+
+
 def test_windows_are_of_blocks_that_share_little() -> None:
     """Three by three taps of 8 x 8 places: windows of one place copy each element nine times, of blocks hardly once."""
     x, w = normal(1, 4, 8, 8), normal(16, 4, 3, 3, seed=1)

@@ -328,7 +328,7 @@ def _contiguous(k: Kernel, out: Output, loop: str) -> bool:
 
 
 def _turned(k: Kernel, value: ItemValue) -> tuple[Stage, ...]:
-    """What is read across the lanes of results that lie along channels, such as taps, copied along them first."""
+    """Copies along the lanes, where these are channels, of what is read across them, such as taps."""
     found: list[Stage] = []
     for load, order in across_lanes(k.algorithm, value):
         step = Stage(value.name, load, f"turned{len(found) or ''}", order)
@@ -338,7 +338,7 @@ def _turned(k: Kernel, value: ItemValue) -> tuple[Stage, ...]:
 
 
 def _reads_along(k: Kernel, window: ItemValue, value: ItemValue, of: dict[Var, str], lane: str) -> bool:
-    """What windows reach is read side by side along the axis of the results' lanes."""
+    """True where what windows reach is read side by side along the axis of the results' lanes."""
     axis = next(v for v, name in of.items() if name == lane)
     at = next(r for r in reads(k.algorithm.item(value.name)) if r.source == window.name).index
     along = [a.var for a, i in zip(window.axes, at, strict=True) if coefficient(i, axis) == 1]
