@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft.autograd.value import Value
-from weft.backends.deferred import HostBytes
 from weft.core.args.axes import axis, known_sizes
 from weft.core.args.handle import Handle, describe, standing_for
 from weft.core.args.structure import builder
 from weft.core.compile.recording import Recording, record
 from weft.core.execute import run
 from weft.core.execute.pending import is_static
-from weft.errors import ArgumentError, DTypeError
+from weft.errors import DTypeError
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
@@ -113,9 +112,5 @@ def _stand_in(t: Tensor, number: int, axes: Axes) -> Any:
         [n * 2 if (number, a) in axes else n for a, n in enumerate(known_sizes("compile", v.shape))]
     )
     device = v.node.device or run.configured_device()
-    node = run.deferred(shape, v.node.dtype, device, HostBytes(_no_value))
+    node = run.without_value(shape, v.node.dtype, device, "a tensor that stands for one of another size has no value")
     return standing_for(Value(node, v.needs_grad))
-
-
-def _no_value() -> memoryview:
-    raise ArgumentError("a tensor that stands for one of another size has no value")

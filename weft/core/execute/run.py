@@ -195,6 +195,16 @@ def deferred(shape: tuple[int, ...], dtype: DType, device: str, source: HostByte
     return graph.buffer(shape, dtype, device, storage)
 
 
+def without_value(shape: tuple[int, ...], dtype: DType, device: str, why: str) -> Node:
+    """A leaf on a device that has no value: ArgumentError, saying `why`, for who asks for it."""
+    from weft.backends.deferred import HostBytes
+
+    def read() -> memoryview:
+        raise ArgumentError(why)
+
+    return deferred(shape, dtype, device, HostBytes(read))
+
+
 def host_array(node: Node) -> Array | None:
     """The value of a node if it is there already and in memory that the host can read; None otherwise."""
     storage = node.storage
