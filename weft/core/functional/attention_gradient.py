@@ -247,8 +247,8 @@ class Blocked:
     def of_columns(
         self, by_row: _Rows, k: Value, v: Value, mask: Value | None, at: Value | None
     ) -> tuple[list[Value], Value, Value]:
-        """What these columns add to the gradient of query, by blocks of rows, and the gradients of key and value there,
-        in the accumulator: whole blocks in a loop, and then the rows that remain."""
+        """The part of the gradient of query that these columns add, by blocks of rows, and the gradients of key and
+        value there, in the accumulator: whole blocks in a loop, and then the rows that remain."""
 
         def step(carry: list[Value], x: list[Value]) -> tuple[list[Value], list[Value]]:
             dq, dk, dv = self.of_block(x, k, v, mask, at)
@@ -264,7 +264,7 @@ class Blocked:
     def of_block(
         self, by_row: Sequence[Value], k: Value, v: Value, mask: Value | None, at: Value | None
     ) -> tuple[Value, Value, Value]:
-        """What a block adds to the gradients of query, key and value, in the accumulator."""
+        """The parts of the gradients of query, key and value that a block adds, in the accumulator."""
         q, g, d, statistics, *rest = by_row
         scores, allowed = self.scores(self.part(q, k, rest, mask, at))
         x = wrap(scores) - wrap(statistics)
@@ -341,7 +341,7 @@ class _Rows:
         return _product(self.blocks[0].shape[:1])
 
     def zeros(self, dtype: DType) -> list[Value]:
-        """What a sum over the columns starts from, of the first tensor's shape: for whole blocks, and for the rest."""
+        """The start of a sum over the columns, of the first tensor's shape: for whole blocks, and for the rest."""
         return [Value(graph.const(0, dtype, x[0].shape)) for x in (self.blocks, self.last) if x]
 
     def joined(self, parts: Sequence[Value]) -> Value:
