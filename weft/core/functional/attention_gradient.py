@@ -42,9 +42,9 @@ from weft.ir.ops import Op
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
 
-MIN_SCORES_BYTES = 1 << 25
+MIN_SCORES_BYTES = 1 << 24
 """The least size of all scores, in their accumulator, from which gradients are computed by blocks of rows on a CPU. (8
-heads of 1,024 positions: as fast with blocks as without on one core of an AMD EPYC, 1 MiB of second-level cache.)"""
+heads of 640 positions: as fast with blocks as without on one core, with 2 MiB of second-level cache.)"""
 
 BLOCK_ROWS = 256
 """Rows of a block, about: each block adds to all of its columns' dk and dv, which is cheap beside products with so many
