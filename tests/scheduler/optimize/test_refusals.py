@@ -125,6 +125,19 @@ def changed(name: str, change: Callable[[ItemValue], ItemValue]) -> Algorithm:
     )
 
 
+def first_scores_beside() -> Algorithm:
+    """Attention, and beside its rows the first score of each."""
+    a = attention(1, 12, 8, False).algorithm
+    *values, out = a.items
+    assert isinstance(out, Output)
+    b, i = axis("b5", 1), axis("i5", 12)
+    at = (b.var, i.var)
+    rows = Output("rows", (b, i), (StoreTo("z", at, Load(F, "s", (*at, 0))),))
+    carry = Load(F, "rows", tuple(x.var for x in out.axes[:2]))
+    items = (*values, rows, replace(out, carries=(carry,)))
+    return replace(a, params=(*a.params, Param("z", F, (1, 12), True)), items=items)
+
+
 def bytes_with(change: Callable[[Any], Any], rows: int = 2, groups: int = 2, lanes: int = 4) -> Algorithm:
     """Sums of sums of bytes, with each item changed; None leaves one out."""
     a = byte_sums(rows, groups, 2, 2, lanes).algorithm
@@ -215,6 +228,7 @@ ROWS: list[tuple[str, Callable[[], Algorithm], DeviceInfo, str]] = [
     ("online", lambda: changed("o", first_factor), WIDE,
      "1 sums and 0 sums of products read m; a chain has one of each"),
     ("online", lambda: changed("l", sines), WIDE, "l adds no exponentials of differences to m"),
+    ("online", first_scores_beside, WIDE, "s is read by an output of rows; these may read m and l"),
     ("online", lambda: attention(1, 8, 300, False).algorithm, WIDE, "300 results in a row; pays up to 256"),
     ("online", lambda: attention(5, 3, 1, True).algorithm, WIDE, "out has no loop along d3 of o"),
     ("contraction", lambda: softmax(4, 32).algorithm, WIDE, "top is no sum"),

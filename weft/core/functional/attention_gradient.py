@@ -42,9 +42,9 @@ from weft.ir.ops import Op
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
 
-MIN_SCORES_BYTES = 1 << 25
+MIN_SCORES_BYTES = 1 << 24
 """The least size of all scores, in their accumulator, from which gradients are computed by blocks of rows on a CPU. (8
-heads of 1,024 positions: as fast with blocks as without on one core of an AMD EPYC, 1 MiB of second-level cache.)"""
+heads of 640 positions: as fast with blocks as without on one core, with 2 MiB of second-level cache.)"""
 
 BLOCK_ROWS = 256
 """Rows of a block, about: each block adds to all of its columns' dk and dv, which is cheap beside products with so many
@@ -247,8 +247,8 @@ class Blocked:
     def of_columns(
         self, by_row: _Rows, k: Value, v: Value, mask: Value | None, at: Value | None
     ) -> tuple[list[Value], Value, Value]:
-        """What these columns add to the gradient of query, by blocks of rows, and the gradients of key and value there,
-        in the accumulator: whole blocks in a loop, and then the rows that remain."""
+        """The part of the gradient of query that these columns add, by blocks of rows, and the gradients of key and
+        value there, in the accumulator: whole blocks in a loop, and then the rows that remain."""
 
         def step(carry: list[Value], x: list[Value]) -> tuple[list[Value], list[Value]]:
             dq, dk, dv = self.of_block(x, k, v, mask, at)
@@ -264,7 +264,7 @@ class Blocked:
     def of_block(
         self, by_row: Sequence[Value], k: Value, v: Value, mask: Value | None, at: Value | None
     ) -> tuple[Value, Value, Value]:
-        """What a block adds to the gradients of query, key and value, in the accumulator."""
+        """The parts of the gradients of query, key and value that a block adds, in the accumulator."""
         q, g, d, statistics, *rest = by_row
         scores, allowed = self.scores(self.part(q, k, rest, mask, at))
         x = wrap(scores) - wrap(statistics)
@@ -341,7 +341,7 @@ class _Rows:
         return _product(self.blocks[0].shape[:1])
 
     def zeros(self, dtype: DType) -> list[Value]:
-        """What a sum over the columns starts from, of the first tensor's shape: for whole blocks, and for the rest."""
+        """The start of a sum over the columns, of the first tensor's shape: for whole blocks, and for the rest."""
         return [Value(graph.const(0, dtype, x[0].shape)) for x in (self.blocks, self.last) if x]
 
     def joined(self, parts: Sequence[Value]) -> Value:

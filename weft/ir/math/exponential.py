@@ -1,8 +1,9 @@
 """exp and exp2: reduction by an even power of two and a polynomial.
 
 x = 2 k ln 2 + r with |r| <= ln 2, so exp(x) = exp(r) * 2**k * 2**k. Both factors 2**k are normal numbers even where
-the result is subnormal or overflows, which makes scaling three instructions and correct over the whole range; where the
-result is 0, so is 2**k here.
+the result is subnormal or overflows, which makes scaling three instructions and correct over the whole range. At the
+range's lower end the exponent's bits are 0, and so is 2**k: a product that underflows takes many processors ten times
+as long as one with 0, and masks make many of -inf.
 The reduction is Cody and Waite's (Software Manual for the Elementary Functions, 1980): ln 2 in two parts, the first
 short enough that its product with k is exact. Polynomials are minimax in relative error; `tools/minimax.py` derives
 them, and all others in this folder.
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
-from weft.ir.math.value import ScalarExpr, clamp, format_of, horner, nearest, power_of_two, where
+from weft.ir.math.value import ScalarExpr, clamp, format_of, horner, nearest, power_of_two
 
 LOG2_E = 1.4426950408889634
 LN2 = {
@@ -29,7 +30,7 @@ class _Tables:
     exp: tuple[float, ...]
     """exp(r) on |r| <= ln 2."""
     exp_range: tuple[float, float]
-    """Below and above: 0 and infinity."""
+    """Below and above: 0 and infinity. At the lower end k is the exponent's least, whose bits are 0."""
     exp2: tuple[float, ...]
     """2**r on |r| <= 1."""
     exp2_range: tuple[float, float]
@@ -41,12 +42,12 @@ _TABLES: dict[DType, _Tables] = {
             1.0, 1.0, 0.5000003576278687, 0.1666661649942398, 0.04166119173169136, 0.008335959166288376,
             0.001410573604516685, 0.00019633477495517582,
         ),
-        exp_range=(-104.0, 89.0),
+        exp_range=(-176.0, 89.0),
         exp2=(
             1.0, 0.6931472420692444, 0.24022668600082397, 0.05550365895032883, 0.009616844356060028,
             0.001334171975031495, 0.00015645293751731515, 1.4916943655407522e-05,
         ),
-        exp2_range=(-151.0, 129.0),
+        exp2_range=(-254.0, 129.0),
     ),
     dtypes.float64: _Tables(
         exp=(
@@ -54,14 +55,14 @@ _TABLES: dict[DType, _Tables] = {
             0.0013888888883556944, 0.0001984126989298709, 2.4801590841502536e-05, 2.7557300589204645e-06,
             2.755615527658117e-07, 2.5055040280806944e-08, 2.1062565913836267e-09, 1.5935437140297607e-10,
         ),
-        exp_range=(-746.0, 710.0),
+        exp_range=(-1418.0, 710.0),
         exp2=(
             1.0, 0.6931471805599453, 0.2402265069591003, 0.05550410866482282, 0.009618129107637385,
             0.0013333558146310393, 0.00015403530387187147, 1.5252733847349998e-05, 1.3215488726812932e-06,
             1.0178078743922629e-07, 7.05460946957442e-09, 4.446078205318462e-10, 2.590827569497578e-11,
             1.3582393847407261e-12,
         ),
-        exp2_range=(-1076.0, 1025.0),
+        exp2_range=(-2046.0, 1025.0),
     ),
 }  # fmt: skip
 
@@ -74,19 +75,13 @@ def exp(x: ScalarExpr) -> ScalarExpr:
     k, word = nearest(x, LOG2_E / 2, f.bias)
     r = k * (-2 * high) + x
     r = k * (-2 * low) + r
-    scale = _above(x, t.exp_range[0], power_of_two(word))
+    scale = power_of_two(word)
     return horner(r, t.exp) * scale * scale
 
 
 def exp2(x: ScalarExpr) -> ScalarExpr:
     """2**x."""
     return exp2_sum(clamp(x, *_TABLES[x.dtype].exp2_range), None)
-
-
-def _above(x: ScalarExpr, least: float, scale: ScalarExpr) -> ScalarExpr:
-    """The scale, but 0 at the lower end of the range: a product that underflows takes many processors ten times as long
-    as one with 0, and masks make many of -inf."""
-    return where(x.const(least) < x, scale, 0.0)
 
 
 def exp2_sum(x: ScalarExpr, low: ScalarExpr | None) -> ScalarExpr:
@@ -96,7 +91,7 @@ def exp2_sum(x: ScalarExpr, low: ScalarExpr | None) -> ScalarExpr:
     r = k * -2.0 + x
     if low is not None:
         r = r + low
-    scale = _above(x, _TABLES[x.dtype].exp2_range[0], power_of_two(word))
+    scale = power_of_two(word)
     return horner(r, _TABLES[x.dtype].exp2) * scale * scale
 
 

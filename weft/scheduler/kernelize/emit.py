@@ -199,16 +199,15 @@ class _Emitter:
         )
 
     def where_needed(self, node: Node, at: tuple[Int, ...], value: Expr) -> Expr:
-        """What a contraction stores, where somebody uses it and no mask rules it out; else what it is known to be, 0
-        or -inf, so that schedules compute none of it."""
+        """The value that a contraction stores, where somebody uses it and no mask makes it 0; else 0, so that schedules
+        compute none of it."""
         here = {v: i for v, i in zip(places(node), at, strict=True) if isinstance(v, Var)}
-        fill, conditions = self.masks.masked.get(id(node)), [(self.masks.demanded.get(id(node), ()), 0.0)]
-        if fill is not None:
-            conditions.append((fill.outside, fill.value))
-        for guard, other in conditions:
+        fill = self.masks.masked.get(id(node))
+        zero = fill.outside if fill is not None and fill.value == 0 else ()  # -inf is in the expression
+        for guard in dict.fromkeys((self.masks.demanded.get(id(node), ()), zero)):
             if guard:
                 holds = ex.test(map_guard(guard, lambda i: substitute(i, here)))
-                value = ex.where(holds, value, ex.const(value.dtype, other))
+                value = ex.where(holds, value, ex.const(value.dtype, 0))
         return value
 
     def algorithm(self, name: str) -> Algorithm:
