@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from weft.autograd.context import configured_device, context, set_default
 from weft.core.args.handle import describe, recent_tensors
 from weft.core.execute import changes, tracing
-from weft.errors import DTypeError
+from weft.errors import ArgumentError, DTypeError
 from weft.ir import dtypes, graph
 from weft.ir.dtypes import DType
 from weft.ir.graph import Node, Shape
