@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft.autograd.value import Value
-from weft.backends.deferred import HostBytes
 from weft.core.args.axes import axis, known_sizes
 from weft.core.args.handle import Handle, describe, standing_for
 from weft.core.args.structure import builder
@@ -113,7 +112,7 @@ def _stand_in(t: Tensor, number: int, axes: Axes) -> Any:
         [n * 2 if (number, a) in axes else n for a, n in enumerate(known_sizes("compile", v.shape))]
     )
     device = v.node.device or run.configured_device()
-    node = run.deferred(shape, v.node.dtype, device, HostBytes(_no_value))
+    node = run.deferred(shape, v.node.dtype, device, _no_value)
     return standing_for(Value(node, v.needs_grad))
 
 

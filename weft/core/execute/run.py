@@ -186,12 +186,16 @@ def from_numpy(array: Array, device: str) -> Node:
     return graph.buffer(tuple(array.shape), dtype, device, store(array, dtype, open_device(device)))
 
 
-def deferred(shape: tuple[int, ...], dtype: DType, device: str, source: HostBytes) -> Node:
-    """A leaf whose bytes are those of `source`, which the device gets, or borrows, when they are first used."""
-    from weft.backends.deferred import DeferredStorage
+def deferred(
+    shape: tuple[int, ...], dtype: DType, device: str, source: HostBytes | Callable[[], memoryview]
+) -> Node:
+    """A leaf whose bytes are those of `source`, or what it returns, when they are first used: the device borrows them,
+    or gets a copy."""
+    from weft.backends.deferred import DeferredStorage, HostBytes
     from weft.backends.registry import open_device
 
-    storage = DeferredStorage(open_device(device), dtype, shape, source)
+    given = source if isinstance(source, HostBytes) else HostBytes(source)
+    storage = DeferredStorage(open_device(device), dtype, shape, given)
     return graph.buffer(shape, dtype, device, storage)
 
 
