@@ -88,9 +88,9 @@ def load_gguf(path: StrPath, device: str | None = None) -> dict[str, Tensor | Bl
 
     Those in a block format of ggml (Q4_0, Q4_K, Q8_0 ...; `weft.quantization.BlockFormat`) are `BlockTensor`s, which
     stay as small as they are in the file: what reads `.dequantize()` widens them as it loads them. The CPU reads them
-    in the mapped file, other devices get a copy, once; with device="disk" they stay in the file for good. The file must
-    stay as it is meanwhile. FileNotFoundError for a path that is not there; FileError, naming the place, for a file
-    that is damaged, of another kind, or has tensors of a type that weft cannot widen (IQ1 to IQ3).
+    in the mapped file, other devices get a copy, once; with device="disk" they stay in the file for good. The file
+    must stay as it is meanwhile. FileNotFoundError for a path that is not there; FileError, naming the place, for a
+    file that is damaged, of another kind, or has tensors of a type that weft cannot widen (IQ1 to IQ3).
 
     >>> weights = weft.io.load_gguf("model.gguf")
     >>> y = x @ weights["blk.0.attn_q.weight"].dequantize().T

@@ -14,7 +14,6 @@ import numpy as np
 
 from weft.autograd.context import context, default_device
 from weft.autograd.value import Value
-from weft.backends.deferred import HostBytes
 from weft.core.args.handle import Handle, describe, wrap_untracked
 from weft.core.args.modes import numerics
 from weft.core.args.structure import Key, flatten
@@ -270,8 +269,7 @@ def _tensor(x: Any, behind: dict[int, Array]) -> Any:
     given = cast("Array", x)
     array: Array = np.ascontiguousarray(given).reshape(given.shape)
     dtype = dtypes.from_numpy(array.dtype)
-    source = HostBytes(lambda: array.reshape(-1).view(np.uint8).data)
-    leaf = run.deferred(array.shape, dtype, default_device(), source)
+    leaf = run.deferred(array.shape, dtype, default_device(), lambda: array.reshape(-1).view(np.uint8).data)
     t = wrap_untracked(Value(leaf))
     behind[id(t)] = array
     return t

@@ -21,7 +21,7 @@ from weft.core.args.structure import builder
 from weft.core.compile.recording import Recording, record
 from weft.core.execute import run
 from weft.core.execute.pending import is_static
-from weft.errors import DTypeError
+from weft.errors import ArgumentError, DTypeError
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
@@ -112,5 +112,9 @@ def _stand_in(t: Tensor, number: int, axes: Axes) -> Any:
         [n * 2 if (number, a) in axes else n for a, n in enumerate(known_sizes("compile", v.shape))]
     )
     device = v.node.device or run.configured_device()
-    node = run.without_value(shape, v.node.dtype, device, "a tensor that stands for one of another size has no value")
+    node = run.deferred(shape, v.node.dtype, device, _no_value)
     return standing_for(Value(node, v.needs_grad))
+
+
+def _no_value() -> memoryview:
+    raise ArgumentError("a tensor that stands for one of another size has no value")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from weft.autograd.context import configured_device, context, set_default
 from weft.core.args.handle import describe, recent_tensors
 from weft.core.execute import changes, tracing
-from weft.errors import ArgumentError, DTypeError
+from weft.errors import DTypeError
 from weft.ir import dtypes, graph
 from weft.ir.dtypes import DType
 from weft.ir.graph import Node, Shape
@@ -186,23 +186,17 @@ def from_numpy(array: Array, device: str) -> Node:
     return graph.buffer(tuple(array.shape), dtype, device, store(array, dtype, open_device(device)))
 
 
-def deferred(shape: tuple[int, ...], dtype: DType, device: str, source: HostBytes) -> Node:
-    """A leaf whose bytes are those of `source`, which the device gets, or borrows, when they are first used."""
-    from weft.backends.deferred import DeferredStorage
+def deferred(
+    shape: tuple[int, ...], dtype: DType, device: str, source: HostBytes | Callable[[], memoryview]
+) -> Node:
+    """A leaf whose bytes are those of `source`, or what it returns, when they are first used: the device borrows them,
+    or gets a copy."""
+    from weft.backends.deferred import DeferredStorage, HostBytes
     from weft.backends.registry import open_device
 
-    storage = DeferredStorage(open_device(device), dtype, shape, source)
+    given = source if isinstance(source, HostBytes) else HostBytes(source)
+    storage = DeferredStorage(open_device(device), dtype, shape, given)
     return graph.buffer(shape, dtype, device, storage)
-
-
-def without_value(shape: tuple[int, ...], dtype: DType, device: str, why: str) -> Node:
-    """A leaf on a device that has no value: ArgumentError, saying `why`, for who asks for it."""
-    from weft.backends.deferred import HostBytes
-
-    def read() -> memoryview:
-        raise ArgumentError(why)
-
-    return deferred(shape, dtype, device, HostBytes(read))
 
 
 def host_array(node: Node) -> Array | None:
