@@ -118,9 +118,9 @@ def _counts(x: Any) -> bool:
     def count() -> int:
         return ctypes.c_int32.from_address(id(x)).value
 
-    before, asked = count(), sys.getrefcount(x)
+    before = count()
     more = [x, x, x]
-    return count() == before + len(more) and sys.getrefcount(x) == asked + len(more)
+    return 0 < before < 1000 and count() == before + len(more)
 
 
 def _shows_references(x: Any, at: int) -> bool:
