@@ -253,7 +253,7 @@ class Plan:
 
     def allocated(self, k: int) -> Memory:
         """New memory for result number `k`, of a plan without runtime sizes. MemoryPlanError when there is none."""
-        nbytes, _, _, _ = (self._fixed or self._sizes(()))[k]
+        nbytes, _, _, _ = (self.sizes or self._sizes(()))[k]
         try:
             return self.device.allocate(nbytes)
         except MemoryError as error:
