@@ -46,9 +46,11 @@ class Process:
     def start(self) -> None:
         """Open the framework. LostError when that fails."""
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        # what is timed is a steady state, which final plans are
+        environment = {**self.variant.environ(self.threads), "PYTHONPATH": path, "WEFT_TIERS": "0"}
         self.child = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, cwd=ROOT, env={**self.variant.environ(self.threads), "PYTHONPATH": path},
+            stderr=subprocess.DEVNULL, cwd=ROOT, env=environment,
         )  # fmt: skip
         answer = self.ask(
             "open", where=self.variant.where, threads=self.threads, processors=self.processors, busy=self.busy
