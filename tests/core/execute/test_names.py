@@ -245,6 +245,14 @@ def test_equal_numbers_and_what_comes_back_are_not_recorded_again() -> None:
     assert len(runs) == 3
 
 
+def test_a_name_that_changes_at_each_call_is_told() -> None:
+    f = weft.compile(lambda x: x * scale)
+    with pytest.warns(UserWarning, match="since scale has changed"):
+        for k in range(12):
+            globals()["scale"] = k + 0.5
+            assert f(weft.ones(1)).item() == k + 0.5
+
+
 def test_a_flag_that_the_function_turns_is_right() -> None:
     up = False
 

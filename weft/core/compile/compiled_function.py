@@ -226,6 +226,7 @@ class CompiledFunction(Generic[P, R]):
             # call is traced with it.
             self._tried[key] = None
         else:
+            self._watch_names(self._replays.get(key, ()))
             self._replays[key] = [replay, *self._replays.get(key, ())][:VARIANTS_KEPT]
             self._remember(replay, tensors)
             if len(self._replays) > TRACES_KEPT:
@@ -256,6 +257,18 @@ class CompiledFunction(Generic[P, R]):
                 f"weft.compile: {name_of(self.fn)} has been traced {len(self._replays)} times, now for arguments "
                 f"{_show(key)}; Python values and shapes that change from call to call are traced each time: "
                 "pass numbers as tensors, and pad to a few sizes",
+                stacklevel=5,
+            )
+
+    def _watch_names(self, replays: Sequence[Replay]) -> None:
+        if len(replays) < VARIANTS_KEPT or self._warned:
+            return
+        name = replays[0].recording.modules.names.changed()
+        if name:
+            self._warned = True
+            warnings.warn(
+                f"weft.compile: {name_of(self.fn)} has been traced {len(replays) + 1} times for equal arguments, now "
+                f"since {name} has changed: pass what is another value at each call as an argument, as a tensor",
                 stacklevel=5,
             )
 

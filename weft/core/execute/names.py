@@ -58,10 +58,10 @@ _WEFT = __name__.partition(".")[0]
 class _Entry:
     """The value at a place: an entry of a dict, a variable of a function around, or an attribute without a dict."""
 
-    __slots__ = ("before", "now", "owner")
+    __slots__ = ("before", "name", "now", "owner")
 
-    def __init__(self, owner: Any, now: Callable[[], Any]) -> None:
-        self.owner, self.now = owner, now
+    def __init__(self, name: str, owner: Any, now: Callable[[], Any]) -> None:
+        self.name, self.owner, self.now = name, owner, now
         self.before = now()
 
 
@@ -97,7 +97,7 @@ class Names:
 
     def __init__(self, noted_elsewhere: type | None = None) -> None:
         self._elsewhere = noted_elsewhere
-        self._entries: dict[tuple[int, Any], _Entry] = {}
+        self._entries: dict[tuple[int, str], _Entry] = {}
         self._contents: dict[int, _Contents] = {}
         self._seen: dict[int, Any] = {}
         """Objects that were looked into; by identity, so they live as long."""
@@ -182,7 +182,7 @@ class Names:
                     x = self._note((id(around), path.name), around, partial(around.get, path.name, MISSING))
                 case Root.AROUND if path.name in cells:
                     cell = cells[path.name]
-                    x = self._note((id(cell), None), cell, partial(_cell_value, cell))
+                    x = self._note((id(cell), path.name), cell, partial(_cell_value, cell))
                 case Root.LOCAL if path.name in given:
                     x = given[path.name]
                 case _:
@@ -236,16 +236,16 @@ class Names:
             return self._note((id(x), name), x, partial(getattr, x, name, MISSING))
         return self._note((id(cls), name), cls, partial(vars(cls).get, name, MISSING))
 
-    def _note(self, key: tuple[int, Any], owner: Any, now: Callable[[], Any]) -> Any:
+    def _note(self, key: tuple[int, str], owner: Any, now: Callable[[], Any]) -> Any:
         """The value there, noted."""
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = _Entry(owner, now)
+            entry = self._entries[key] = _Entry(key[1], owner, now)
         return entry.before
 
     def end(self) -> None:
         """The function has returned: numbers that it changed are its own; by a flag or an object it is another one."""
-        kept: dict[tuple[int, Any], _Entry] = {}
+        kept: dict[tuple[int, str], _Entry] = {}
         for key, entry in self._entries.items():
             now = entry.now()
             if same(now, entry.before):
@@ -284,6 +284,16 @@ class Names:
             entry.before = now
         self._checks = [(e.now, e.before) for e in self._entries.values()]
         return all(map(_Contents.same, self._contents.values()))
+
+    def changed(self) -> str:
+        """The first name that stands for something else, or whose object has something else inside; empty if none."""
+        for entry in self._entries.values():
+            if not same(entry.now(), entry.before):
+                return entry.name
+        for c in self._contents.values():
+            if not c.same():
+                return f"an entry of a {type(c.container).__name__}"
+        return ""
 
     def are_gone(self) -> bool:
         """True where another object took the place of one: it may well never return."""
