@@ -240,6 +240,10 @@ class Executable(Protocol):
 class Repeater(Protocol):
     """An executable that can run on the memories of its last run. Optional: for who has an executable alone."""
 
+    def keep_memories(self) -> None:
+        """From here on, a run leaves its memories to `run_again`: called before the first one."""
+        ...
+
     def run_again(self, changed: Sequence[tuple[int, Memory]], variables: Sequence[int] = ()) -> None:
         """As `run` on queue 0, on the memories of the last run but for those `changed`, given by their numbers. The
         others have to live still: nobody looks. MemoryError, before anything is changed, without a workspace."""

@@ -161,7 +161,10 @@ class Plan:
         has such."""
         if self.feed is not None or not isinstance(self.executable, Repeater):
             return self
-        return replace(self, executable=self.device.link(self.codes, self.commands))
+        executable = self.device.link(self.codes, self.commands)
+        if isinstance(executable, Repeater):
+            executable.keep_memories()
+        return replace(self, executable=executable)
 
     def with_workspace_given(self) -> Plan:
         """The plan with its workspace given at each run: after the results, a memory for each of its `offsets`."""

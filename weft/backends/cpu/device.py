@@ -150,7 +150,11 @@ class CpuExecutable:
         except (AttributeError, struct.error):
             raise self._misuse(memories, variables) from None
 
+    def keep_memories(self) -> None:
+        self._on_memories = None  # runs go by the table of pointers
+
     def run_again(self, changed: Sequence[tuple[int, Any]], variables: Sequence[int] = ()) -> None:
+        assert self._on_memories is None, "keep_memories comes before the first run"
         addresses = [(k, m.address) for k, m in changed]
         if self._commands.offsets:
             with self._device.lock:
