@@ -148,14 +148,15 @@ def _reduce(sites: Sites, site: Site) -> None:
         group.staged |= products(node)
         group.contractions |= frame.alone
         if not group.online and not pinned():
-            group.online = online_members(node, tuple(index), sites.facts, sites.prepared.forced)
+            group.online = online_members(node, tuple(index), sites.facts, sites.prepared)
     frame.stores.append(GroupStore(node, (), sites.need(x, group, tuple(index), frame.alone)))
 
 
 def _reduced_coordinate(site: Site, own: set[Var], taken: list[Var], n: Int) -> Var:
     """A coordinate to reduce over: one that readers already run over, so that both share sites."""
     group = site.group
-    for frame in reversed(group.frames_of(site.frames)):
+    frames = group.frames if id(site.node) in group.online else group.frames_of(site.frames)
+    for frame in reversed(frames):
         for v in (*frame.reduced, *frame.axes):
             if v not in own and v not in taken and group.extents[v] == n:
                 taken.append(v)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from weft.ir.graph import Node
+from weft.ir.graph import Axes, Node
 from weft.ir.index import Int, Var
 from weft.ir.loop_body import LoopNode
 from weft.ir.ops import ELEMENTWISE, REDUCE, Op
@@ -103,12 +103,13 @@ def _in_reader(view: View, node: Node, sites: Sequence[Site], cut: Cut, group: G
     axes = one_to_one(site.index, node.shape, group.extents)
     if axes is None or not covers(axes, node.shape, group.extents):
         return "it does not read each element once"
-    if site.in_contraction:
+    is_state = id(node) in group.online
+    if site.in_contraction and not is_state:
         return "its product would compute the node again and again"
     if not within(site.index, node.shape, group.extents):
         return "it reads outside of the node, behind a guard"
     f = view.facts[id(node)]
-    why = _domain_refusal(group, axes, f)
+    why = _domain_refusal(group, axes, f, is_state)
     if why is not None:
         return why
     if f.big is not None and (other := refusal(node, f, site)) is not None:
@@ -118,14 +119,15 @@ def _in_reader(view: View, node: Node, sites: Sequence[Site], cut: Cut, group: G
     return StoreIn(cut, sites, group, Role.READER, site.index, axes)
 
 
-def _domain_refusal(group: Group, axes: frozenset[Var], f: Facts) -> str | None:
-    """The reason why the group can have no output over `axes`; None where it has one, or can write rows beside it."""
+def _domain_refusal(group: Group, axes: frozenset[Var], f: Facts, is_state: bool) -> str | None:
+    """The reason why the group can have no output over `axes`; None where it has one, or can write rows beside it, as
+    it can the state of an attention in one pass."""
     main, frame = group.output_over(axes)
     if main is None:
         return "its outputs are computed in other loops"
     if frame is not None:
         return None
-    if group.contractions:
+    if group.contractions and not is_state:
         return "a kernel around a product has one output domain"
     if not f.reduced:
         return "it would compute the node again for each point of its other axes"
@@ -144,6 +146,31 @@ def _reduction_below(view: View, node: Node) -> Node | None:
         below = large[0]
     same = [n for n in below.shape if n != 1] == [n for n in node.shape if n != 1]
     return below if below is not node and below.op in REDUCE and same and not is_leaf(below) else None
+
+
+def store_with_weights(view: View, node: Node, sites: Sequence[Site], cut: Cut) -> StoreIn | list[Refused]:
+    """Store the sum of an attention's weights in the kernel that computes these in one pass."""
+    if node.op is not Op.SUM:
+        return []
+    (weights,) = node.inputs
+    refused: list[Refused] = []
+    users = view.users(node, sites)
+    for at in view.sites_of(weights):
+        group = at.group
+        if id(node) not in group.online or group in users:
+            continue
+        assert isinstance(node.attrs, Axes)
+        here = tuple([i for k, i in enumerate(at.index) if k not in node.attrs.axes])
+        axes = one_to_one(here, node.shape, group.extents)
+        why = "it does not read each element once"
+        if axes is not None and covers(axes, node.shape, group.extents):
+            why = _domain_refusal(group, axes, view.facts[id(node)], is_state=True)
+            if any(view.reaches(other, group) for other in users):
+                why = "it reads what a reader of the node stores"
+            if why is None:
+                return StoreIn(cut, sites, group, Role.SIBLING, here, axes)
+        refused.append(Refused((group,), why))
+    return refused
 
 
 # beside what else a group computes ------------------------------------------------------------------------------------
@@ -232,4 +259,10 @@ def _by_number(sites: Sequence[Site]) -> list[Group]:
 
 
 _ELSEWHERE: tuple[_Proposal, ...] = (sibling_group,)
-_IN_READERS: tuple[_Proposal, ...] = (store_in_reader, store_in_reducer, compute_redundantly, *_ELSEWHERE)
+_IN_READERS: tuple[_Proposal, ...] = (
+    store_with_weights,
+    store_in_reader,
+    store_in_reducer,
+    compute_redundantly,
+    *_ELSEWHERE,
+)

@@ -3,7 +3,8 @@
     s = q k;  x = f(s);  m = max j: x;  e = exp(x - m);  l = sum j: e;  p = e / l;  o = sum j: p v
 
 The first contraction's result is used only through a row-wise maximum and sums weighted by exp(x - maximum), over the
-axis that the second one sums over: its rows need never be whole, since a running maximum can be corrected for.
+axis that the second one sums over: its rows need never be whole, since a running maximum can be corrected for. The
+maximum and the plain sum may be results as well: they are the state of a block of columns (`sharding/online.py`).
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from weft.ir.movement import source
 from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
 from weft.scheduler.kernelize.contraction import contraction
 from weft.scheduler.kernelize.facts import Facts
+from weft.scheduler.kernelize.prepare import Prepared
 
 _NONE: frozenset[int] = frozenset()
 
 
 def online_members(
-    node: Node, index: tuple[Int, ...], facts: Mapping[int, Facts], forced: Mapping[int, str]
+    node: Node, index: tuple[Int, ...], facts: Mapping[int, Facts], prepared: Prepared
 ) -> frozenset[int]:
     """Ids of the nodes between the contraction `node`, whose input is read at `index`, and the contraction that feeds
     it through a softmax over the axis summed over; empty when there is none."""
@@ -33,8 +35,8 @@ def online_members(
         if found is None:
             continue
         exp, here = found
-        members = _members(node, product, exp, here)
-        if members and _closed(members, facts, forced):
+        members = _members(node, product, exp, here, prepared)
+        if members and _closed(members, facts, prepared.forced):
             return frozenset(id(n) for n in members if n is not node)
     return _NONE
 
@@ -65,13 +67,17 @@ def _weights(node: Node, index: tuple[Int, ...]) -> tuple[Node, tuple[Int, ...]]
     return None
 
 
-def _members(out: Node, product: Node, exp: Node, index: tuple[Int, ...]) -> list[Node] | None:
+def _members(
+    out: Node, product: Node, exp: Node, index: tuple[Int, ...], prepared: Prepared
+) -> list[Node] | None:
     """The nodes from `out` down to the inner contraction; None where the form does not hold."""
     shifted = exp.inputs[0]
     if shifted.op is not Op.SUB:
         return None
     x = shifted.inputs[0]
-    top, _ = _descend(shifted.inputs[1], index)
+    top, at = _descend(shifted.inputs[1], index)
+    if top.op is Op.MAX and top.storage is None and isinstance(top.inputs[1].attrs, Fill):  # kept finite
+        top, _ = _descend(top.inputs[0], at)
     if top.op is not Op.REDUCE_MAX or top.inputs[0] is not x or not isinstance(top.attrs, Axes):
         return None
     if len(top.attrs.axes) != 1:
@@ -105,6 +111,9 @@ def _members(out: Node, product: Node, exp: Node, index: tuple[Int, ...]) -> lis
             continue
         stack.extend((i, False) for i in node.inputs)
     sums = [n for n in order if n.op in REDUCE and n is not top]
+    if not sums:  # it is a result beside
+        sums = [n for n in prepared.sums_of(exp) if n.attrs == top.attrs and id(n) in prepared.forced]
+        order += sums
     if any(n.op is not Op.SUM or contraction(n) is not None for n in sums) or len(sums) != 1:
         return None
     return [out, inner, *order]
@@ -136,4 +145,9 @@ def _closed(members: list[Node], facts: Mapping[int, Facts], forced: Mapping[int
         for i in dict.fromkeys(n.inputs):
             uses[id(i)] = uses.get(id(i), 0) + 1
     inside = [n for n in members[1:] if id(n) in facts]
-    return all(uses.get(id(n), 0) == facts[id(n)].consumers and id(n) not in forced for n in inside)
+    state = [n for n in inside[1:] if n.op in REDUCE]
+    return all(
+        (uses.get(id(n), 0) == facts[id(n)].consumers and id(n) not in forced)
+        or (id(n) in forced and n in state)
+        for n in inside
+    )

@@ -3,16 +3,20 @@ are marked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from weft.ir import dtypes
-from weft.ir.graph import Along, Node, ProductAxes, ScatterCombine, apply, elements, toposort
+from weft.ir.graph import Along, Fill, Node, ProductAxes, ScatterCombine, apply, elements, toposort
 from weft.ir.index import high
 from weft.ir.ops import Op
 from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.contraction import products
 from weft.scheduler.kernelize.facts import is_leaf
+
+
+STATE = "it is the state of a block"
+"""Why the maximum and the sums of a block of columns are stored: what they are combined with is another's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +30,20 @@ class Prepared:
     """The products that a sum in the mode "same" adds in one rounding each, by id, and movement between: in memory they
     would be rounded, so whether they are stored must not depend on sizes."""
 
+    weights: Mapping[int, Sequence[Node]] = field(default_factory=dict[int, Sequence[Node]])
+    """The sums along an axis of each exponential, by its id."""
+
+    def sums_of(self, exp: Node) -> Sequence[Node]:
+        """The sums along an axis of an exponential."""
+        return self.weights.get(id(exp), ())
+
     def in_own_kernel(self, node: Node) -> bool:
         """True where the node is stored by a kernel of its own kind, never computed inside another."""
         match node.op:
             case Op.CONTIGUOUS | Op.COPY:
                 return True
+            case Op.SUM:  # the maximum and the plain sum are stored beside
+                return self.forced.get(id(node)) == STATE and node.inputs[0].op is not Op.EXP
             case Op.SCATTER:
                 return id(node) not in self.replaced_by and not self.is_chosen(node)
             case Op.UPDATE:
@@ -67,7 +80,23 @@ def prepare(outputs: Sequence[Node], pieces: int = cost.MAX_WRITTEN_PIECES) -> P
                     forced.setdefault(id(m), why)
     sums = [products(n) for n in order if n.op is Op.SUM and isinstance(n.attrs, ProductAxes)]
     terms = frozenset(id(m) for found in sums if any(m.op is Op.MUL for m in found) for m in found)
-    return Prepared(tuple(order), forced, replaced_by, terms)
+    weights = _weights(order)
+    return Prepared(_after_weights(order, weights), forced, replaced_by, terms, weights)
+
+
+def _weights(order: Iterable[Node]) -> dict[int, list[Node]]:
+    found: dict[int, list[Node]] = {}
+    for n in order:
+        if n.op is Op.SUM and n.storage is None and n.inputs[0].op is Op.EXP:
+            found.setdefault(id(n.inputs[0]), []).append(n)
+    return found
+
+
+def _after_weights(order: Iterable[Node], weights: Mapping[int, Sequence[Node]]) -> tuple[Node, ...]:
+    """The order, with sums of weights right after these: what else the weights are used for is looked at before, and
+    may store them beside."""
+    moved = {id(n) for of in weights.values() for n in of}
+    return tuple([m for n in order if id(n) not in moved for m in (n, *weights.get(id(n), ()))])
 
 
 def _is_single(scatter: Node) -> bool:
@@ -112,5 +141,34 @@ def _buffers(n: Node, forced: Mapping[int, str]) -> list[tuple[Node, str]]:
             return [(n, "a loop makes it"), *((i, "a loop reads it") for i in n.inputs)]
         case Op.UPDATE if n.inputs[0].op is Op.UPDATE:
             return [(m, "it is updated in place") for m in (n, n.inputs[0])]
+        case Op.SUM:
+            tops = [top for w in _factors(n.inputs[0]) if (top := finite_maximum(w)) is not None]
+            return [(m, STATE) for top in tops for m in (n, top)]
         case _:
             return []
+
+
+def _factors(n: Node) -> list[Node]:
+    """A sum's operand, or both factors of it, where they are computed."""
+    n = _below(n)
+    return [_below(i) for i in n.inputs] if n.op is Op.MUL and n.storage is None else [n]
+
+
+def _below(n: Node) -> Node:
+    while n.storage is None and (n.op in (Op.RESHAPE, Op.EXPAND, Op.PERMUTE, Op.CAST)):
+        (n,) = n.inputs
+    return n
+
+
+def finite_maximum(weights: Node) -> Node | None:
+    """The maximum m of exp(x - max(m, lowest)), as the sums of a block of columns are weighted, which others are to be
+    combined with; None of other nodes."""
+    if weights.op is not Op.EXP or weights.storage is not None or weights.inputs[0].op is not Op.SUB:
+        return None
+    top = weights.inputs[0].inputs[1]
+    while top.op in (Op.RESHAPE, Op.EXPAND) and top.storage is None:
+        (top,) = top.inputs
+    if top.op is not Op.MAX or top.storage is not None or not isinstance(top.inputs[1].attrs, Fill):
+        return None
+    (m, _) = top.inputs
+    return m if m.op is Op.REDUCE_MAX and m.storage is None else None

@@ -29,7 +29,7 @@ from weft.ir.kernel.transforms.factor import Factor
 from weft.ir.kernel.transforms.hint import PrefetchNext
 from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.merge import Merge
-from weft.ir.kernel.transforms.online import OnlineReduce
+from weft.ir.kernel.transforms.online import OnlineReduce, running
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.share import Share
@@ -62,13 +62,15 @@ MAX_WIDTH_VECTORS = 16
 
 @dataclass(frozen=True, slots=True)
 class ReductionChain:
-    """The maximum, the plain sum, the weighted product, what the scores are computed by, and who reads the results."""
+    """The maximum, the plain sum, the weighted product, what the scores are computed by, and who reads the results;
+    `beside`: outputs that are written with the rows of that one, of the maximum and the sum themselves."""
 
     maximum: ItemValue
     total: ItemValue
     product: ItemValue
     scores: ItemValue
     out: Output
+    beside: tuple[Output, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,9 @@ class OnePass(Choice):
 def find(k: Kernel) -> ReductionChain | Refusal:
     """The chain that the kernel is."""
     values = [i for i in k.algorithm.items if isinstance(i, ItemValue)]
-    outputs = [i for i in k.algorithm.items if isinstance(i, Output)]
+    every = [i for i in k.algorithm.items if isinstance(i, Output)]
+    carried = {c.source for o in every for c in o.carries}
+    outputs, beside = ([o for o in every if (o.name in carried) is own] for own in (False, True))
     if len(values) != 4 or len(outputs) != 1 or any(v.reduce is None for v in values):
         reductions = sum(v.reduce is not None for v in values)
         return Refusal(
@@ -121,7 +125,7 @@ def find(k: Kernel) -> ReductionChain | Refusal:
         )
     if len({m.name, scores[0].name, totals[0].name, products[0].name}) != 4:
         return Refusal(f"{m.name}, its sum and its products are not four values")
-    return ReductionChain(m, totals[0], products[0], scores[0], outputs[0])
+    return ReductionChain(m, totals[0], products[0], scores[0], outputs[0], tuple(beside))
 
 
 def _is_product(value: ItemValue) -> bool:
@@ -199,12 +203,7 @@ def _is_weight(e: Expr, maximum: str) -> bool:
     if not isinstance(e, ScalarCall) or e.op is not Op.EXP:
         return False
     d = e.args[0]
-    return (
-        isinstance(d, ScalarCall)
-        and d.op is Op.SUB
-        and isinstance(d.args[1], Load)
-        and d.args[1].source == maximum
-    )
+    return isinstance(d, ScalarCall) and d.op is Op.SUB and running(d.args[1], maximum)
 
 
 def axis_names(c: ReductionChain, item: ItemValue) -> tuple[str, ...]:
@@ -226,6 +225,8 @@ class _OnePass:
         c, tall, width = self.chain, self.choice.tall, self.choice.columns
         assert c.maximum.reduce is not None
         around, outer, tile = self.output(tall, _rows_per_block(high(self.row.extent), tall))
+        for beside in c.beside:
+            self.k = run(self.k, ComputeAt(beside.name, self.out, outer))
         if high(c.maximum.reduce.axes[0].extent) <= width:
             self.whole(outer, tile, width)
             self.tiles(outer, around, tall, (self.out, outer))

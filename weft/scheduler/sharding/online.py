@@ -244,7 +244,8 @@ class States:
                 apply(Op.MUL, (n, self._scale(s, c, n.dtype))) for n, c in zip((x, y), scales, strict=True)
             ]
             sums.append(apply(Op.ADD, (scaled[0], scaled[1])))
-        return (top, *sums)
+        # in memory now, so that blocks need not be kept until the last one is there
+        return (top, *[apply(Op.CONTIGUOUS, (n,)) for n in sums])
 
     def _scale(self, s: Weighted, factor: Node, dtype: DType) -> Node:
         """A factor for each maximum, as the elements of a sum read it."""
