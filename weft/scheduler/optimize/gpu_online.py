@@ -274,6 +274,8 @@ class _Blocks:
         if isinstance(block, Refusal):
             return block
         queries, columns = panels
+        for beside in self.chain.beside:
+            self.k = run(self.k, ComputeAt(beside.name, self.out, block))
         self.split_reductions()
         names = [i.name for i in self.k.algorithm.items if isinstance(i, ItemValue)]
         inner = [n for n in names if n not in queries and n not in columns and n != self.scores]
@@ -481,7 +483,8 @@ class _Blocks:
     def tiles(self) -> None:
         """The threads' shares of each value."""
         s = self.shares
-        for name in (self.m, f"{self.m}_block", self.total):  # a thread per row
+        beside = [o.name for o in self.chain.beside]
+        for name in (self.m, f"{self.m}_block", self.total, *beside):  # a thread per row
             if name in self.k.nests:
                 for n in self.loops(name, False):
                     self.k = run(self.k, Bind(n, LoopKind.THREAD))
