@@ -176,7 +176,7 @@ def test_long_sequences_pass_keys_and_values_around_a_ring() -> None:
 
 
 def test_a_short_query_has_states_of_blocks_combined() -> None:
-    """Decoding with long keys and values in blocks: they stay; (maximum, sum, weighted sum) of each row is exchanged."""
+    """Decoding with long keys and values in blocks: they stay; the maximum and the sums of each row are exchanged."""
     q = stored(1, 8, 1, 64)
     k, v = (stored(1, 8, 65536, 64) for _ in range(2))
     y = F.scaled_dot_product_attention(q, k, v)

@@ -14,7 +14,6 @@ from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.contraction import products
 from weft.scheduler.kernelize.facts import is_leaf
 
-
 STATE = "it is the state of a block"
 """Why the maximum and the sums of a block of columns are stored: what they are combined with is another's."""
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
-from weft.ir.expr import Expr, Load, ScalarCall
+from weft.ir.expr import Expr, ScalarCall
 from weft.ir.graph import elements
 from weft.ir.index import Var, ceildiv, high, substitute, variables
 from weft.ir.kernel.algorithm import Axis, ItemValue, Output, readers, reads

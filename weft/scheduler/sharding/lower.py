@@ -234,7 +234,7 @@ def first_parts(node: Node, box: IndexBox, split: Split, mesh: Mesh, k: int, par
     if found is None or not any(split):
         return parts[node, box]
     of = node.inputs[found.number]
-    block = box_at(tuple([s or Replicate() for s in split]), of.shape, mesh, k)
+    block = box_at(tuple([s if isinstance(s, Shard) else Replicate() for s in split]), of.shape, mesh, k)
     first = all(i == 0 for i, s in zip(mesh.coordinates(k), split, strict=True) if s is not None)
     return term_of(node, box, block, first)
 

@@ -5,10 +5,10 @@
     of a block b            m_b = max of its x;  l_b = sum of its exp(x - m_b);  n_b = sum of its exp(x - m_b) * v
     of blocks a and b       m = max(m_a, m_b);   l = l_a exp(m_a - m) + l_b exp(m_b - m);   n likewise;   o = n / l
 
-(m, l, n) is the *state* of a block: the sums' common factor exp(-m) is the only way in which m is read, so what was summed
-with another reference is made good by one factor (Milakov & Gimelshein 2018, arXiv:1805.02867, as `OnlineReduce` does
-within a kernel). The condition is one of factors: a product of which one factor is exp(x - m), others know neither m nor
-sums, and what does not vary along the axis (1 / l, here) is taken out of the sum. Reassociates.
+(m, l, n) is the *state* of a block: the sums' common factor exp(-m) is the only way in which m is read, so what was
+summed with another reference is made good by one factor (Milakov & Gimelshein 2018, arXiv:1805.02867, as `OnlineReduce`
+does within a kernel). The condition is one of factors: a product of which one factor is exp(x - m), others know neither
+m nor sums, and what does not vary along the axis (1 / l, here) is taken out of the sum. Reassociates.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weft.ir.dtypes import DType, to_numpy
+from weft.ir.dtypes import DType, bfloat16, float16
 from weft.ir.graph import Axes, Box, Node, apply, const, elements
 from weft.ir.index import Int, Var, variables
+from weft.ir.kernel.transforms.online import LARGEST
 from weft.ir.movement import source
 from weft.ir.numerics import pinned
 from weft.ir.ops import ELEMENTWISE, REDUCE, Op
@@ -34,9 +35,9 @@ MOVED = (Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SHRINK, Op.FLIP)
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Along an axis of the mesh: the axis `dim` of an online sum's operand is taken in blocks, one for each device, whose
-    states are combined; or, `in_turns`, each device takes all of these, its own first and others as they arrive (Liu et
-    al. 2023, "Ring Attention", arXiv:2310.01889)."""
+    """Along an axis of the mesh: the axis `dim` of an online sum's operand is taken in blocks, one for each device,
+    whose states are combined; or, `in_turns`, each device takes all of these, its own first and others as they arrive
+    (Liu et al. 2023, "Ring Attention", arXiv:2310.01889)."""
 
     dim: int
     in_turns: bool
@@ -53,8 +54,8 @@ class Weighted:
 
 @dataclass(frozen=True, slots=True)
 class Online:
-    """How a node is made of the state of all blocks: the last of `sums`, times and over `factors`, which read the others
-    (as many as the node has elements each). `inner`: all nodes that the state is computed by, down to x, that included."""
+    """How a node is made of the state of all blocks: the last of `sums`, times and over `factors`, of the node's shape,
+    which read the others. `inner`: all nodes that the state is computed by, down to the maximum."""
 
     node: Node
     maximum: Node
@@ -276,10 +277,11 @@ class States:
 
 def finite(top: Node) -> Node:
     """A maximum to subtract: where all is -inf, weights are 0, and not NaN."""
-    import ml_dtypes
-
-    lowest = float(ml_dtypes.finfo(to_numpy(top.dtype)).min)
+    lowest = -LARGEST[top.dtype] if top.dtype in LARGEST else _LOWEST[top.dtype]
     return apply(Op.MAX, (top, const(lowest, top.dtype, top.shape)))
+
+
+_LOWEST: dict[DType, float] = {float16: -65504.0, bfloat16: -3.3895313892515355e38}
 
 
 # what a sum is made of --------------------------------------------------------------------------------------------
@@ -435,6 +437,7 @@ def _maximum(n: Node) -> Node | None:
     while top.op in MOVED and top.storage is None:
         (top,) = top.inputs
     is_max = top.op is Op.REDUCE_MAX and top.storage is None and top.inputs[0] is x
+    is_max = is_max and (top.dtype in LARGEST or top.dtype in _LOWEST)
     return top if is_max and isinstance(top.attrs, Axes) and len(top.attrs.axes) == 1 else None
 
 

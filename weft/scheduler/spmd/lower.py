@@ -324,7 +324,9 @@ class _Lowering:
         if found is None:
             raise UnlikeError(f"{n!r} is no sum of terms")
         of = n.inputs[found.number]
-        block = block_over(tuple([s or Replicate() for s in cut.split]), of.shape, self.mesh.shape)
+        block = block_over(
+            tuple([s if isinstance(s, Shard) else Replicate() for s in cut.split]), of.shape, self.mesh.shape
+        )
         return self._term(n, found, cut.term, block, [m for m, s in enumerate(cut.split) if s is not None])
 
     def _term(self, n: Node, of: Contraction, box: IndexBox, block: IndexBox, split: Sequence[int]) -> Parts:
@@ -483,7 +485,7 @@ class _Lowering:
     ) -> Node:
         """The wanted box of the sum over the devices along some axes."""
         stack = self._moved(of, self._on(term), box, wanted, axes, stacked=True)
-        count, *shape = stack.shape
+        count = stack.shape[0]
         assert isinstance(count, int)
         if count > FOLDED:
             return apply(_REDUCTION[op], (stack,), Axes((0,)))
