@@ -49,14 +49,27 @@ def check(make: Any, rows: int, mesh: DeviceMesh, spread: Any, batch: Placement)
             )
 
 
-@pytest.mark.parametrize("world, rows", [(1, 8), (2, 13), (3, 13), (4, 8), (8, 13)])
-def test_ten_steps_have_the_bits_of_one_device(world: int, rows: int) -> None:
-    """By batches, by columns and rows, and with nothing twice; in blocks that are equal and in such that are not."""
+BATCHES, COLUMNS, ONCE = "batches", "columns and rows", "nothing twice"
+
+
+@pytest.mark.parametrize(
+    "world, rows, ways",
+    [
+        (1, 8, [ONCE]), (2, 13, [BATCHES, COLUMNS]), (3, 13, [BATCHES, ONCE]), (4, 8, [COLUMNS, ONCE]),
+        (8, 13, [BATCHES, ONCE]),
+    ],
+)  # fmt: skip
+def test_ten_steps_have_the_bits_of_one_device(world: int, rows: int, ways: list[str]) -> None:
+    """In blocks that are equal and in such that are not."""
     with farm(world) as made:
         mesh = init_device_mesh(made.names, (world,))
-        check(perceptron, rows, mesh, lambda m: distribute_module(m, mesh), Shard(0))
-        check(perceptron, rows, mesh, lambda m: tensor_parallel(perceptron, m, mesh), Replicate())
-        check(perceptron, rows, mesh, lambda m: fully_shard(m, mesh=mesh), Shard(0))
+        spread: dict[str, Any] = {
+            BATCHES: lambda m: distribute_module(m, mesh),
+            COLUMNS: lambda m: tensor_parallel(perceptron, m, mesh),
+            ONCE: lambda m: fully_shard(m, mesh=mesh),
+        }
+        for way in ways:
+            check(perceptron, rows, mesh, spread[way], Replicate() if way == COLUMNS else Shard(0))
 
 
 def test_ten_steps_of_a_transformer_have_the_bits_of_one_device() -> None:

@@ -11,11 +11,11 @@ from weft.ir.graph import Along, Fill, Node, ProductAxes, ScatterCombine, apply,
 from weft.ir.index import high
 from weft.ir.ops import Op
 from weft.scheduler.kernelize import cost
-from weft.scheduler.kernelize.contraction import products
+from weft.scheduler.kernelize.contraction import contraction, products
 from weft.scheduler.kernelize.facts import is_leaf
 
 STATE = "it is the state of a block"
-"""Why the maximum and the sums of a block of columns are stored: what they are combined with is another's."""
+"""The reason why the maximum and the sums of a block of columns are stored: others are combined with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,9 @@ def prepare(outputs: Sequence[Node], pieces: int = cost.MAX_WRITTEN_PIECES) -> P
     sums = [products(n) for n in order if n.op is Op.SUM and isinstance(n.attrs, ProductAxes)]
     terms = frozenset(id(m) for found in sums if any(m.op is Op.MUL for m in found) for m in found)
     weights = _weights(order)
+    for n in order:
+        for m in _states(n, weights):
+            forced.setdefault(id(m), STATE)
     return Prepared(_after_weights(order, weights), forced, replaced_by, terms, weights)
 
 
@@ -140,17 +143,21 @@ def _buffers(n: Node, forced: Mapping[int, str]) -> list[tuple[Node, str]]:
             return [(n, "a loop makes it"), *((i, "a loop reads it") for i in n.inputs)]
         case Op.UPDATE if n.inputs[0].op is Op.UPDATE:
             return [(m, "it is updated in place") for m in (n, n.inputs[0])]
-        case Op.SUM:
-            tops = [top for w in _factors(n.inputs[0]) if (top := finite_maximum(w)) is not None]
-            return [(m, STATE) for top in tops for m in (n, top)]
         case _:
             return []
 
 
-def _factors(n: Node) -> list[Node]:
-    """A sum's operand, or both factors of it, where they are computed."""
-    n = _below(n)
-    return [_below(i) for i in n.inputs] if n.op is Op.MUL and n.storage is None else [n]
+def _states(n: Node, weights: Mapping[int, Sequence[Node]]) -> list[Node]:
+    """A product summed with the weights of a block of columns, their maximum, and their sum: what is stored."""
+    product = _below(n.inputs[0]) if n.op is Op.SUM and n.storage is None else n
+    if product is n or product.op is not Op.MUL or product.storage is not None or contraction(n) is None:
+        return []
+    found: list[Node] = []
+    for w in map(_below, product.inputs):
+        top = finite_maximum(w)
+        if top is not None:
+            found += [n, top, *[m for m in weights.get(id(w), ()) if m.attrs == top.attrs]]
+    return found
 
 
 def _below(n: Node) -> Node:

@@ -502,7 +502,7 @@ class _Lowering:
         return pulled(node, box, self._taken_on(device), made, self.parts)
 
     def _taken_on(self, device: str) -> Taken:
-        """What a device has, or fetches."""
+        """The boxes of cuts and of other devices' nodes that a device has, or fetches."""
 
         def taken(n: Node, box: IndexBox) -> Node | None:
             if not count(box):

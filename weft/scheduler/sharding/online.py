@@ -54,7 +54,7 @@ class Weighted:
 
 @dataclass(frozen=True, slots=True)
 class Online:
-    """How a node is made of the state of all blocks: the last of `sums`, times and over `factors`, of the node's shape,
+    """The way in which a node is made of the state of all blocks: the last of `sums`, times and over `factors`, of the node's shape,
     which read the others. `inner`: all nodes that the state is computed by, down to the maximum."""
 
     node: Node
@@ -231,7 +231,7 @@ class States:
         return tuple(found)
 
     def part(self, state: Sequence[Node], of: States) -> tuple[Node, ...]:
-        """Of a state for this box that for another in it."""
+        """The state for another box, in this one, of a state for this."""
         pairs = zip(state, self.of.state, strict=True)
         return tuple([shrunk(n, self.boxes[m], of.boxes[m]) for n, m in pairs])
 

@@ -493,7 +493,7 @@ class _Lowering:
 
 
 def _row(stack: Node, k: int) -> Node:
-    """What came from device number k of those that share a sum."""
+    """The part that came from device number k of those that share a sum."""
     _, *shape = stack.shape
     part = taken_at(stack, (k, *[0] * len(shape)), (1, *shape))
     return apply(Op.RESHAPE, (part,), None, tuple(shape))
