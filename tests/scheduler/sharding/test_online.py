@@ -9,15 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import weft
 from tests.scheduler.sharding.test_lower import GRIDS, QUIET, lowered, mesh_of, some_layout
+from weft.distributed import init_device_mesh, tensor
+from weft.distributed.tensor import distribute_tensor
 from weft.ir.dtypes import float64, to_numpy
 from weft.ir.errors import IRError
 from weft.ir.graph import Axes, Node, apply, arange, const, toposort
 from weft.ir.numerics import switched
 from weft.ir.ops import Op
 from weft.ir.placement import Layout, Mesh, Replicate, Shard, boxes
+from weft.scheduler import meshes
+from weft.scheduler.meshes import Search, searching
 from weft.scheduler.sharding.lower import Lowered, Split
 from weft.scheduler.sharding.online import Running, online
+from weft.testing import farm
 from weft.testing.programs import numpy_leaf
 from weft.testing.reference import evaluate
 
@@ -179,3 +185,25 @@ def other(kind: str) -> Node:
 )  # fmt: skip
 def test_what_has_no_states(kind: str) -> None:
     assert online(other(kind)) is None
+
+
+@pytest.mark.parametrize("devices, shared_from, length", [(3, 16, 25), (4, 2, 32)])
+def test_a_ring_that_is_found_runs(
+    devices: int, shared_from: int, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a graph for each device, in blocks that are not equal, and by one for all."""
+    monkeypatch.setattr(meshes, "SHARED_FROM", shared_from)
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=(1, 2, length, 8)).astype(np.float32) for _ in range(3)]
+    with farm(devices, flops=1e6, bandwidth=1e12, link_bandwidth=1e6, launch_ns=0.0) as made:
+        mesh = init_device_mesh(made.names, (devices,))
+        q, k, v = (distribute_tensor(weft.tensor(a), mesh, [tensor.Shard(2)]).realize() for a in arrays)
+        with searching(Search(None)):
+            y = weft.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            assert "blocks along axis 4 in turns, as they arrive (reassociates), searched" in str(
+                weft.explain(y)
+            )
+            found = y.full_tensor().numpy()
+    x = np.einsum("bhqd,bhkd->bhqk", *arrays[:2]) / np.sqrt(8)
+    x = np.exp(np.where(np.tril(np.ones((length, length), bool)), x, -np.inf))
+    np.testing.assert_allclose(found, x / x.sum(-1, keepdims=True) @ arrays[2], rtol=1e-5, atol=1e-6)

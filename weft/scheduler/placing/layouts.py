@@ -384,7 +384,7 @@ class _Chooser:
         return ns * (count - 1) / count
 
     def _turns_ns(self, n: Node, of: Online, form: Form) -> float:
-        """The time that states take beyond one pass: kernels to begin, and a sum to be read and written for each block."""
+        """The time that states take beyond one pass: kernels to begin, and sums that each block reads and writes."""
         own = self.blocks(form.layout, n)
         nbytes = float((own[..., 1] - own[..., 0]).prod(-1).max()) * of.nbytes_per_element
         slowest = max(r.launch_ns + 1e9 * 3 * nbytes / r.bandwidth for r in self.rates)

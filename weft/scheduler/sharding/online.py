@@ -54,8 +54,8 @@ class Weighted:
 
 @dataclass(frozen=True, slots=True)
 class Online:
-    """The way in which a node is made of the state of all blocks: the last of `sums`, times and over `factors`, of the node's shape,
-    which read the others. `inner`: all nodes that the state is computed by, down to the maximum."""
+    """The way in which a node is made of the state of all blocks: the last of `sums`, times and over `factors`, of the
+    node's shape, which read the others. `inner`: all nodes that the state is computed by, down to the maximum."""
 
     node: Node
     maximum: Node
