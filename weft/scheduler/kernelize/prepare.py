@@ -83,22 +83,27 @@ def prepare(outputs: Sequence[Node], pieces: int = cost.MAX_WRITTEN_PIECES) -> P
     for n in order:
         for m in _states(n, weights):
             forced.setdefault(id(m), STATE)
-    return Prepared(_after_weights(order, weights), forced, replaced_by, terms, weights)
+    return Prepared(_after_weights(order, weights, forced), forced, replaced_by, terms, weights)
 
 
 def _weights(order: Iterable[Node]) -> dict[int, list[Node]]:
     found: dict[int, list[Node]] = {}
     for n in order:
-        if n.op is Op.SUM and n.storage is None and n.inputs[0].op is Op.EXP:
+        if n.op is Op.SUM and n.storage is None and n.inputs[0].op is Op.EXP and n.inputs[0].storage is None:
             found.setdefault(id(n.inputs[0]), []).append(n)
     return found
 
 
-def _after_weights(order: Iterable[Node], weights: Mapping[int, Sequence[Node]]) -> tuple[Node, ...]:
-    """The order, with sums of weights right after these: what else the weights are used for is looked at before, and
-    may store them beside."""
-    moved = {id(n) for of in weights.values() for n in of}
-    return tuple([m for n in order if id(n) not in moved for m in (n, *weights.get(id(n), ()))])
+def _after_weights(
+    order: Iterable[Node], weights: Mapping[int, Sequence[Node]], forced: Mapping[int, str]
+) -> tuple[Node, ...]:
+    """The order, with sums of a block's weights right after these: the product is looked at before them then, whose
+    kernel stores them beside."""
+    states = {k: [n for n in of if forced.get(id(n)) == STATE] for k, of in weights.items()}
+    moved = {id(n) for of in states.values() for n in of}
+    if not moved:
+        return tuple(order)
+    return tuple([m for n in order if id(n) not in moved for m in (n, *states.get(id(n), ()))])
 
 
 def _is_single(scatter: Node) -> bool:
