@@ -55,14 +55,14 @@ def perceptron() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
 
 
-def _numbers(seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _numbers(seed: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    return rng.standard_normal((7, 6)).astype("f"), rng.standard_normal((7, 3)).astype("f")
+    return rng.standard_normal((rows, 6)).astype("f"), rng.standard_normal((rows, 3)).astype("f")
 
 
-def _tokens(seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _tokens(seed: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    return rng.integers(0, 11, (5, 4)), rng.integers(0, 11, (5, 4))
+    return rng.integers(0, 11, (rows, 4)), rng.integers(0, 11, (rows, 4))
 
 
 def _loss(model: nn.Module, x: weft.Tensor, y: weft.Tensor) -> weft.Tensor:
@@ -96,14 +96,17 @@ def trained(
     mesh: DeviceMesh | None = None,
     batch: Placement | None = None,
     compiled: bool = False,
+    steps: int = STEPS,
+    rows: int | None = None,
 ) -> Trained:
-    """The model after five steps. `spread(model)` lays it out on the mesh; `batch` is how batches lie there."""
+    """The model after some steps. `spread(model)` lays it out on the mesh; `batch` is how batches, of `rows` (an odd
+    number, unless it is said), lie there."""
     weft.manual_seed(0)
     model = make()
     if spread is not None:
         spread(model)
     found = optimizer(model.parameters())
-    give = _tokens if isinstance(model, LanguageModel) else _numbers
+    give, usual = (_tokens, 5) if isinstance(model, LanguageModel) else (_numbers, 7)
 
     def step(x: weft.Tensor, y: weft.Tensor) -> weft.Tensor:
         found.zero_grad()
@@ -114,8 +117,8 @@ def trained(
 
     run = weft.compile(step) if compiled else step
     losses: list[float] = []
-    for k in range(STEPS):
-        x, y = map(weft.tensor, give(k))
+    for k in range(steps):
+        x, y = map(weft.tensor, give(k, rows or usual))
         if mesh is not None and batch is not None:
             x, y = (distribute_tensor(t, mesh, [batch] * mesh.ndim) for t in (x, y))
         losses.append(run(x, y).item())

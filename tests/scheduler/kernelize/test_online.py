@@ -131,3 +131,34 @@ def test_functions_of_rows_that_find_no_buffer_are_right(name: str) -> None:
 def test_the_products_stay_apart(name: str) -> None:
     count, graph = APART[name]
     assert kernels(graph) == count
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_state_of_a_block_is_one_kernel(masked: bool) -> None:
+    """The maximum and the sum are written with the rows of the product; rows that are masked out count for nothing."""
+    r = np.random.default_rng(0)
+    a = [r.standard_normal((2, n, 16)).astype(np.float32) for n in (37, 129, 129)]
+    seen = np.tril(np.ones((37, 129), bool), -20)
+    q, k, v = map(weft.tensor, a)
+    x = q @ k.transpose(1, 2)
+    if masked:
+        x = weft.where(weft.tensor(seen), x, float("-inf"))
+    m = x.amax(2)
+    e = (x - weft.maximum(m, weft.full(m.shape, float(np.finfo(np.float32).min))).unsqueeze(2)).exp()
+    total, product = e.sum(2), e @ v
+    assert len(weft.explain(m, total, product).kernels) == 1
+    weft.realize(m, total, product)
+    s = a[0].astype(np.float64) @ a[1].astype(np.float64).swapaxes(1, 2)
+    s = np.where(seen, s, -np.inf) if masked else s
+    top = s.max(2)
+    w = np.exp(s - np.maximum(top, -1e300)[..., None])
+    for got, want in ((m, top), (total, w.sum(2)), (product, w @ a[2])):
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_maximum_that_is_kept_finite_is_stored_for_a_product_only() -> None:
+    """A softmax of the user's that does so is one kernel, as any."""
+    x = weft.tensor(np.random.default_rng(0).standard_normal((32, 64)).astype(np.float32))
+    m = weft.maximum(x.amax(1), weft.full((32,), -1e30)).unsqueeze(1)
+    e = (x - m).exp()
+    assert len(weft.explain(e / e.sum(1, keepdim=True)).kernels) == 1

@@ -12,6 +12,7 @@ import weft
 from weft.backends.dummy.interpreter import interpret
 from weft.backends.protocol import DeviceInfo
 from weft.ir import dtypes
+from weft.ir.calls import expand_calls
 from weft.ir.kernel.lower import lower
 from weft.ir.kernel.schedule import Kernel, initial
 from weft.ir.kernel.transforms.extend import Extend
@@ -183,3 +184,31 @@ def test_an_axis_is_extended_in_all_values_that_share_it() -> None:
     ):
         refusal = step.check(shared)
         assert refusal is not None and why in refusal.why
+
+
+@pytest.mark.parametrize("tall, long, masked", [(8, 16, False), (11, 21, True), (4, 7, False)])
+def test_the_state_of_a_block_is_stored_with_its_rows(tall: int, long: int, masked: bool) -> None:
+    """The maximum, the sum, and the weighted sum; rows that a mask leaves nothing of have -inf, 0 and 0."""
+    r = np.random.default_rng(0)
+    q, k, v = (weft.tensor(r.standard_normal((1, n, 4)).astype(np.float32)) for n in (tall, long, long))
+    x = q @ k.transpose(1, 2)
+    if masked:
+        x = weft.where(weft.tensor(np.tril(np.ones((tall, long), bool), -3)), x, float("-inf"))
+    m = x.amax(2)
+    lowest = weft.full(m.shape, float(np.finfo(np.float32).min))
+    e = (x - weft.maximum(m, lowest).unsqueeze(2)).exp()
+    state = [m, e.sum(2), e @ v]
+    nodes = expand_calls([t.value.node for t in state])
+    (spec,) = kernelize(nodes)
+    p = optimized(lower(schedule(spec.algorithm, INFO)), INFO)
+    assert len(launches(p, INFO.local_bytes).grids) == 1
+    assert any(isinstance(s, Loop) and s.kind is LoopKind.THREAD for s in every(p.body))
+    arrays: dict[str, Any] = {}
+    for b, n in zip(p.params, (*spec.reads, *spec.writes), strict=True):
+        arrays[b.name] = np.full(n.shape, np.nan, np.float32) if n.storage is None else n.storage.numpy()
+    run(p, arrays)
+    names = {n: b.name for n, b in zip(spec.writes, p.params[len(spec.reads) :], strict=True)}
+    found = [arrays[names[n]] for n in nodes]
+    weft.realize(*state)  # by the schedule for cores
+    for t, got in zip(state, found, strict=True):
+        np.testing.assert_allclose(got.reshape(t.shape), t.numpy(), rtol=1e-5, atol=1e-6)

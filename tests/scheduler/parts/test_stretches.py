@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from random import Random
@@ -18,6 +19,7 @@ from weft.backends.links import Link
 from weft.distributed import init_device_mesh
 from weft.distributed.fsdp import fully_shard
 from weft.distributed.tensor import Shard, distribute_module, distribute_tensor
+from weft.scheduler.meshes import Search, searching
 from weft.scheduler.parts import found
 from weft.scheduler.parts.cut import Compute
 from weft.scheduler.parts.plan import PartsPlan
@@ -231,3 +233,25 @@ def test_a_short_step_that_much_waits_for_goes_first() -> None:
     """By chains alone the long step would be first; then the wire would begin when all else is done."""
     steps = [Timed(10, (), ("d",)), Timed(10, (0,), ("d",)), Timed(1, (), ("d",)), Timed(15, (2,), ("wire",))]
     assert max(b + s.ns for b, s in zip(begins(steps), steps, strict=True)) == 21
+
+
+def test_keys_and_values_go_around_a_ring_beside_the_blocks_before(made: Callable[..., DummyBackend]) -> None:
+    """Nobody asks for it: attention along a sequence in blocks, which no device ever has whole."""
+    devices, length, width = 8, 8192, 64
+    farm = made(devices, 1e9)
+    mesh = init_device_mesh(farm.names, (devices,))
+    q, k, v = (
+        distribute_tensor(weft.zeros(1, 1, length, width), mesh, [Shard(2)]).realize() for _ in range(3)
+    )
+    before = max(d.used_bytes() for d in farm.devices)
+    with searching(Search(None)):
+        farm.clear()
+        nn.functional.scaled_dot_product_attention(q, k, v).realize()
+    busy: Counter[str] = Counter()
+    for span in farm.timeline().spans:
+        busy[span.resource] += round(span.end_ns - span.begin_ns)
+    moved = 2 * (devices - 1) / devices * length * width * 4 / 1e9 * 1e9
+    assert sum(ns for name, ns in busy.items() if name.endswith(farm.names[0])) >= moved
+    assert farm.makespan_ns <= 1.02 * max(busy[name] for name in farm.names)
+    gathered = 2 * (devices - 1) * length // devices * width * 4
+    assert max(farm.peak_bytes().values()) - before < 0.75 * gathered

@@ -18,6 +18,7 @@ from weft.nn import functional as F
 from weft.scheduler.placing.layouts import Chosen, Rates, choose
 from weft.scheduler.placing.links import Links
 from weft.scheduler.sharding.lower import lower
+from weft.scheduler.sharding.online import Running
 
 WORLD = 4
 S2 = Shard(2)
@@ -161,13 +162,38 @@ def test_gradients_of_queries_keys_and_values_are_added_before_they_are_combined
     assert combined == Counter({forward: 12, backward: 12})  # one reduce-scatter each
 
 
-def test_long_sequences_gather_keys_and_values_once() -> None:
+def test_long_sequences_pass_keys_and_values_around_a_ring() -> None:
     q, k, v = (stored(1, 1, 8192, 64) for _ in range(3))
     y = F.scaled_dot_product_attention(q, k, v)
     _, exchanges, chosen = found([y], [q, k, v], given=dict.fromkeys(range(3), (S2,)))
-    # the bytes of a ring, all at once: no row of the scores is put together from blocks
+    # three blocks of keys and of values for each device, one by one, beside the block before
     assert exchanges == Counter({("parts", ("buffer", 1, 1, 8192, 64), 3.0): 24})
-    assert not chosen.splits
+    assert list(chosen.splits.values()) == [(Running(4, in_turns=True),)]
+    (decision,) = [d for d in chosen.decisions if d.node in chosen.splits]
+    at_once = next(ns for form, ns in decision.others if not form.split)
+    moved = 2 * 3 / 4 * 8192 * 64 * 4 / 50e9 * 1e9
+    assert at_once >= 0.9 * moved  # what a gather would have waited for
+
+
+def test_a_short_query_has_states_of_blocks_combined() -> None:
+    """Decoding with long keys and values in blocks: they stay; the maximum and the sums of each row are exchanged."""
+    q = stored(1, 8, 1, 64)
+    k, v = (stored(1, 8, 65536, 64) for _ in range(2))
+    y = F.scaled_dot_product_attention(q, k, v)
+    _, exchanges, chosen = found([y], [q, k, v], given={1: (S2,), 2: (S2,)})
+    assert list(chosen.splits.values()) == [(Running(4, in_turns=False),)]
+    assert exchanges == Counter({
+        ("terms", ("reduce_max", 1, 8, 1), 3.0): 12,
+        ("terms", ("sum", 1, 8, 1), 3.0): 12,
+        ("terms", ("sum", 1, 8, 1, 64), 3.0): 12,
+    })  # fmt: skip
+
+
+def test_scores_that_somebody_else_reads_are_not_taken_in_blocks() -> None:
+    q, k, v = (stored(1, 1, 1024, 64) for _ in range(3))
+    p = (q @ k.transpose(2, 3)).softmax(3)
+    _, _, chosen = found([p @ v, p], [q, k, v], given=dict.fromkeys(range(3), (S2,)))
+    assert not any(isinstance(s, Running) for split in chosen.splits.values() for s in split)
 
 
 def test_what_does_not_divide_is_found_as_well() -> None:

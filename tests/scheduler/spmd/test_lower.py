@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.scheduler.sharding.test_lower import kept_in_terms, some_addition, two_sums
+from tests.scheduler.sharding.test_online import attention
 from weft.backends.dummy.device import describe
 from weft.ir.dtypes import bfloat16, float32, int8
 from weft.ir.errors import IRError
@@ -29,6 +30,7 @@ from weft.scheduler.parts.moves import Moved, Pieces, bindings, verify_move
 from weft.scheduler.parts.proof import prove
 from weft.scheduler.sharding import lower as by_device
 from weft.scheduler.sharding.lower import Split
+from weft.scheduler.sharding.online import Running, online
 from weft.scheduler.sharding.terms import contraction
 from weft.scheduler.spmd import lower as lowering
 from weft.scheduler.spmd.lower import Alike, UnlikeError, lower_alike
@@ -348,3 +350,41 @@ def faulty(n: Node, move: Moved, rng: Random) -> Node:
         case _:
             other = replace(move, origin="cpu:0")
     return intern(n.op, n.inputs, other, n.shape, n.dtype, n.device)
+
+
+@settings(max_examples=25, **QUIET)
+@given(st.randoms(use_true_random=False))
+def test_attention_in_blocks_on_any_device(random: Random) -> None:
+    """A ring, states that are combined, and both along two axes of a mesh."""
+    grid = random.choice(((2,), (3,), (4,), (2, 2), (2, 3)))
+    mesh, n = mesh_of(*grid), math.prod(grid)
+    rows, columns = n * random.choice((1, 2)), n * random.choice((1, 2))
+    node, leaves = attention(random, random.choice((1, n)), rows, columns, random.choice((1, 3)), n)
+    of = online(node)
+    assert of is not None
+
+    def laid(x: Node) -> Layout:
+        found: list[Placement] = []
+        for _ in grid:
+            dims = [d for d, s in enumerate(sizes(x)) if s % n == 0 and Shard(d) not in found]
+            found.append(Shard(random.choice(dims)) if dims and random.random() < 0.7 else R)
+        return tuple(found)
+
+    layouts = {x: laid(x) for x in (*leaves, node)}
+    ways = (None, Running(of.axis, True), Running(of.axis, False))
+    found = lower_alike([node], mesh, layouts, {node: tuple([random.choice(ways) for _ in grid])})
+    (whole,) = evaluate([node])
+    held = boxes(layouts[node], node.shape, mesh)
+    for value, box in zip(values_of(found, layouts)[node], held, strict=True):
+        wanted = whole[tuple(slice(i.lo, i.hi) for i in box)]  # pyright: ignore[reportArgumentType]
+        np.testing.assert_allclose(value, wanted, rtol=1e-12)
+
+
+def test_a_turn_of_a_ring_is_one_formula() -> None:
+    node, (q, k, v) = attention(Random(3), 1, 4, 8, 3, 4)
+    layouts: dict[Node, Layout] = {q: (S1,), k: (S1,), v: (Shard(2),), node: (S1,)}
+    found = lower_alike([node], mesh_of(4), layouts, {node: (Running(3, True),)})
+    patterns = Counter(n.attrs.pattern for n in found.moves if isinstance(n.attrs, Moved))
+    assert patterns == {"ring": 6}
+    from_next = [Pieces(n.attrs).of(0)[0].source for n in found.moves if isinstance(n.attrs, Moved)]
+    assert sorted(from_next) == [1, 1, 2, 2, 3, 3]

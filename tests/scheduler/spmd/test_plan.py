@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +20,9 @@ from weft.distributed.tensor import Replicate, Shard, distribute_module, distrib
 from weft.scheduler import meshes
 from weft.scheduler.mesh_plans import SharedPlan
 from weft.scheduler.parts.cut import Compute
+from weft.scheduler.parts.plan import PartsPlan
 from weft.scheduler.spmd.order import START, Wait
+from weft.scheduler.spmd.plan import AlikePlan
 
 R, S0, S1 = Replicate(), Shard(0), Shard(1)
 
@@ -202,3 +205,26 @@ def test_unlike_devices_have_graphs_of_their_own(farm: dummy.DummyBackend) -> No
     x = distribute_tensor(weft.tensor(whole(0, 8, 8)), init_device_mesh(["farm:0", "cpu:0"], (2,)), [S0])
     np.testing.assert_array_equal(x.sum(0).numpy(), whole(0, 8, 8).sum(0))
     assert not isinstance(list(meshes._templates.values())[-1].plan, SharedPlan)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_runs_of_many_steps_are_not_searched_for_garbage(
+    farm: dummy.DummyBackend, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They start work, and make objects that die by themselves: a full collection takes longer than the run."""
+    monkeypatch.setattr(meshes, "SHARED_FROM", 2 if shared else 100)
+    mesh = init_device_mesh("farm", (8,))
+    x = distribute_tensor(weft.tensor(whole(0, 16, 8)), mesh, [S0]).realize()
+    seen: list[bool] = []
+    for plan in (AlikePlan, PartsPlan):
+        run = plan._run
+
+        def noted(self: Any, *args: Any, run: Any = run) -> Any:
+            seen.append(gc.isenabled())
+            return run(self, *args)
+
+        monkeypatch.setattr(plan, "_run", noted)
+    (x * 2).realize()
+    assert seen == [True] and gc.isenabled()
+    weft.realize(*[x.T @ (x + k) for k in range(8)])
+    assert seen[1:] == [False] and gc.isenabled()

@@ -524,15 +524,22 @@ def _placements(layout: Layout) -> str:
 
 
 def _form(form: Form) -> str:
-    """A layout, and the axes along which the terms of a sum are parted."""
+    """A layout, and the axes along which the terms of a sum are parted, or it is taken in blocks."""
     from weft.ir.placement import Shard
+    from weft.scheduler.sharding.online import Running
 
-    summed = [
-        f"terms along axis {s.dim}" if isinstance(s, Shard) else "terms as they are"
-        for s in form.split
-        if s is not None
-    ]
-    return " of ".join([_placements(form.layout), *summed])
+    def text(s: object) -> str:
+        match s:
+            case Shard(dim, _):
+                return f"terms along axis {dim}"
+            case Running(dim, in_turns=True):
+                return f"blocks along axis {dim} in turns, as they arrive (reassociates)"
+            case Running(dim, _):
+                return f"states of blocks along axis {dim}, combined (reassociates)"
+            case _:
+                return "terms as they are"
+
+    return " of ".join([_placements(form.layout), *[text(s) for s in form.split if s is not None]])
 
 
 def _along(nodes: Sequence[Node]) -> Iterator[ComputedAlong]:

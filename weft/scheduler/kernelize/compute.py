@@ -12,7 +12,6 @@ from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
 from weft.scheduler.kernelize.contraction import products
 from weft.scheduler.kernelize.facts import Big
 from weft.scheduler.kernelize.groups import EMPTY, GroupStore, Kind, Site, markers_in
-from weft.scheduler.kernelize.online import online_members
 from weft.scheduler.kernelize.sites import Sites
 
 
@@ -148,15 +147,16 @@ def _reduce(sites: Sites, site: Site) -> None:
         group.staged |= products(node)
         group.contractions |= frame.alone
         if not group.online and not pinned():
-            known = sites.prepared
-            group.online = online_members(node, tuple(index), sites.facts, known.forced, known.beside)
+            group.online = sites.prepared.online.held.get(node, frozenset())
     frame.stores.append(GroupStore(node, (), sites.need(x, group, tuple(index), frame.alone)))
 
 
 def _reduced_coordinate(site: Site, own: set[Var], taken: list[Var], n: Int) -> Var:
     """A coordinate to reduce over: one that readers already run over, so that both share sites."""
     group = site.group
-    for frame in reversed(group.frames_of(site.frames)):
+    # a sum beside a product is read by nobody who runs over its columns, but the product does
+    frames = group.frames if id(site.node) in group.online else group.frames_of(site.frames)
+    for frame in reversed(frames):
         for v in (*frame.reduced, *frame.axes):
             if v not in own and v not in taken and group.extents[v] == n:
                 taken.append(v)

@@ -27,6 +27,7 @@ from weft.ir.kernel.algorithm import (
     Param,
     Reduce,
     StoreTo,
+    reads,
 )
 from weft.ir.numerics import MIN_ROW, Tree, pinned
 from weft.ir.ops import COMBINE, MOVEMENT, REDUCE, Op
@@ -223,12 +224,26 @@ class _Emitter:
         main = ordered[0] if not carried else ordered[-1]
         for f in ordered:
             items.append(self.output(f, 0 if f is main else next(numbers), names[f.number], names))
+        items, used = _read(items)
         p = self.params
+        p.reads = {k: (n, name) for k, (n, name) in p.reads.items() if name in used}
         params = [
             Param(name, n.dtype, p.shape(n), fill=p.masked(n, self.masks)) for n, name in p.reads.values()
         ]
         params += [Param(name, n.dtype, p.shape(n), True) for n, name in p.writes.values()]
         return Algorithm(name, tuple(params), self.runtime, tuple(items), pinned())
+
+
+def _read(items: Sequence[Item]) -> tuple[list[Item], set[str]]:
+    """The items that outputs are computed from, and the names of all that these read: of a condition that never holds
+    nothing is left, nor of what it would have let through."""
+    used: set[str] = set()
+    kept: list[Item] = []
+    for item in reversed(items):
+        if isinstance(item, Output) or item.name in used:
+            kept.append(item)
+            used |= {r.source for r in reads(item)}
+    return kept[::-1], used
 
 
 def tree_of(node: Node) -> Tree:
@@ -326,22 +341,22 @@ def emit(group: Group, cuts: Mapping[int, Cut], masks: Masks, log: Iterable[Logg
                 _known.popitem(last=False)
     elif settings.verify() and made != _emitted(group, masks, name, tensors):
         raise IRError(f"a kernel of the same structure is another one: {name}", "kernelize")
-    reads = tuple([tensors[k] for k in made.reads])
+    read = tuple([tensors[k] for k in made.reads])
     writes = tuple([tensors[k] for k in made.writes])
     names = [p.name for p in made.algorithm.params]
     reasons: list[str] = []
-    for n, called in zip(writes, names[len(reads) :], strict=True):
+    for n, called in zip(writes, names[len(read) :], strict=True):
         reasons.append(f"{called} {n!r} is stored: {cuts[id(n)].why}")
-    for n, called in zip(reads, names, strict=False):
+    for n, called in zip(read, names, strict=False):
         if id(n) in cuts and not is_leaf(n):
             reasons.append(f"{called} {n!r} is loaded: {cuts[id(n)].why}")
     inplace = {
         called: group.inplace[id(n)]
-        for n, called in zip(writes, names[len(reads) :], strict=True)
+        for n, called in zip(writes, names[len(read) :], strict=True)
         if id(n) in group.inplace
     }
     return KernelSpec(
-        made.algorithm, reads, writes, inplace, tuple(reasons), made.flops, made.traffic, tuple(log)
+        made.algorithm, read, writes, inplace, tuple(reasons), made.flops, made.traffic, tuple(log)
     )
 
 
@@ -358,14 +373,14 @@ def _emitted(group: Group, masks: Masks, name: str, tensors: Sequence[Node]) -> 
     """The kernel of a group, made anew."""
     e = _Emitter(group, masks)
     algorithm = e.algorithm(name)
-    reads = tuple([n for n, _ in e.params.reads.values()])
+    read = tuple([n for n, _ in e.params.reads.values()])
     number = {id(n): k for k, n in enumerate(tensors)}
     return _Emitted(
         algorithm,
-        tuple([number[id(n)] for n in reads]),
+        tuple([number[id(n)] for n in read]),
         tuple([number[id(n)] for n, _ in e.params.writes.values()]),
         operations(algorithm),
-        _traffic(group, reads),
+        _traffic(group, read),
     )
 
 

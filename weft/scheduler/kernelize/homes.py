@@ -44,7 +44,7 @@ def choose_home(view: View, node: Node, sites: Sequence[Site], cut: Cut) -> Stor
         return LoopResult(cut, sites)
     refused: list[Refused] = []
     proposals = _IN_READERS if cut.in_reader else _ELSEWHERE
-    for propose in (store_beside_rows, *proposals) if node in view.prepared.beside else proposals:
+    for propose in (store_beside_rows, *proposals) if node in view.prepared.online.beside else proposals:
         found = propose(view, node, sites, cut)
         if not isinstance(found, list):
             return found
@@ -85,23 +85,24 @@ def store_in_reducer(view: View, node: Node, sites: Sequence[Site], cut: Cut) ->
 
 
 def store_beside_rows(view: View, node: Node, sites: Sequence[Site], cut: Cut) -> StoreIn | list[Refused]:
-    """Store the node, a function of a softmax's row maximum and sum, in the group of the product beside them."""
+    """Store the node, a softmax's row maximum, sum, or a function of these, in the group of the product beside them."""
     refused: list[Refused] = []
-    for n in view.prepared.beside[node]:
-        for at in view.sites_of(n):
-            if id(node) not in at.group.online:
-                continue
-            reads = any(s.group is at.group for s in sites)
-            found = _in_reader(view, node, sites if reads else [*sites, _presumed(node, at)], cut, at.group)
-            if isinstance(found, StoreIn):
-                return replace(found, sites=sites, role=Role.READER if reads else Role.REDUCER)
-            refused.append(Refused((at.group,), found))
+    chain = view.prepared.online.beside[node]
+    for at, axis in [(at, axis) for n, axis in chain.known for at in view.sites_of(n)]:
+        if id(node) not in at.group.online:
+            continue
+        reads = any(s.group is at.group for s in sites)
+        found = _in_reader(view, node, sites if reads else [*sites, _presumed(node, at, axis)], cut, at.group)
+        if isinstance(found, StoreIn):
+            return replace(found, sites=sites, role=Role.READER if reads else Role.REDUCER)
+        refused.append(Refused((at.group,), found))
     return refused
 
 
-def _presumed(node: Node, at: Site) -> Site:
-    """A site of the node where one of the same shape, but for sizes of 1, is computed."""
-    used = (i for i, n in zip(at.index, at.node.shape, strict=True) if n != 1)
+def _presumed(node: Node, at: Site, summed: int | None = None) -> Site:
+    """A site of the node where one of the same shape is computed, but for sizes of 1, and for an axis summed over."""
+    pairs = enumerate(zip(at.index, at.node.shape, strict=True))
+    used = (i for k, (i, n) in pairs if n != 1 and k != summed)
     here: tuple[Int, ...] = tuple([0 if n == 1 else next(used) for n in node.shape])
     return Site(node, at.group, here, NO_FRAMES, Kind.OPEN)
 
@@ -122,12 +123,13 @@ def _in_reader(view: View, node: Node, sites: Sequence[Site], cut: Cut, group: G
     axes = one_to_one(site.index, node.shape, group.extents)
     if axes is None or not covers(axes, node.shape, group.extents):
         return "it does not read each element once"
-    if site.in_contraction:
+    is_online = id(node) in group.online
+    if site.in_contraction and not is_online:
         return "its product would compute the node again and again"
     if not within(site.index, node.shape, group.extents):
         return "it reads outside of the node, behind a guard"
     f = view.facts[id(node)]
-    why = _domain_refusal(group, axes, f, id(node) in group.online)
+    why = _domain_refusal(group, axes, f, is_online)
     if why is not None:
         return why
     if f.big is not None and (other := refusal(node, f, site)) is not None:

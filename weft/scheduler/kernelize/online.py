@@ -3,92 +3,112 @@
     s = q k;  x = f(s);  m = max j: x;  e = exp(x - m);  l = sum j: e;  p = e / l;  o = sum j: p v
 
 The first contraction's result is used only through a row-wise maximum and sums weighted by exp(x - maximum), over the
-axis that the second one sums over: its rows need never be whole, since a running maximum can be corrected for.
+axis that the second one sums over: its rows need never be whole, since a running maximum can be corrected for. The
+maximum may be kept finite, exp(x - max(m, lowest)).
 
-Others may use m and l, through functions of them alone, row by row (m + log l, which gradients need): the kernel stores
-these beside its result. To let others compute them would take all of s.
+Others may use m and l, or functions of them alone, row by row (m + log l, which gradients need): the kernel stores
+these beside its result. To let others compute them would take all of s. Where the product is not divided by l, it is
+with m and l the *state* of a block of columns (`sharding/online.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from weft.ir.graph import Axes, Fill, Node
 from weft.ir.index import Int, Var, high
+from weft.ir.kernel.transforms.online import LARGEST
 from weft.ir.movement import source
 from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
 from weft.scheduler.kernelize.contraction import contraction
-from weft.scheduler.kernelize.facts import Facts
 
-_NONE: frozenset[int] = frozenset()
+_Users = Mapping[int, Sequence[Node]]
+"""The nodes that read each node, by its id."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chain:
-    """The contraction `out`, the maximum and the sum of its weights' rows, and `members`: all nodes from the
-    contraction that feeds it on, without `out`."""
+    """The contraction `out`, the maximum and the sum along `axis` of its weights, these, and `members`: all nodes from
+    the contraction that feeds it on, without `out`. `is_divided`: the product reads the sum."""
 
     out: Node
     maximum: Node
     total: Node
+    weights: Node
+    axis: int
     members: Sequence[Node]
+    is_divided: bool
+
+    @property
+    def known(self) -> Sequence[tuple[Node, int | None]]:
+        """Nodes of which the kernel may know the place before that of rows beside: those of their sizes, and the
+        weights; with the axis that these have and rows do not."""
+        sizes = _sizes(self.total)
+        return [*[(n, None) for n in self.members if _sizes(n) == sizes], (self.weights, self.axis)]
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """Functions of the maximum and the sum of a chain's rows, each with the chain's nodes of that size, operands first;
-    and those of them that others than such functions read."""
+class Chains:
+    """The chains of a graph that one kernel each may hold: `held`, the ids of the nodes in it, by the last contraction.
 
-    below: Mapping[Node, Sequence[Node]]
-    stored: Sequence[Node]
+    `beside`: the rows' maxima, sums and functions of these that are computed beside results, with their chains, and
+    `stored` those of them that others read. `alone`: the contractions that are stored without what is computed of
+    them, since it reads the maximum too: what combines states stores a new maximum, which it would wait for."""
 
-
-def online_members(
-    node: Node,
-    index: tuple[Int, ...],
-    facts: Mapping[int, Facts],
-    forced: Mapping[int, str],
-    below: Mapping[Node, Sequence[Node]],
-) -> frozenset[int]:
-    """Ids of the nodes between the contraction `node`, whose input is read at `index`, and the contraction that feeds
-    it through a softmax over the axis summed over, and of those beside it; empty when there is none."""
-    for chain in _chains(node, index):
-        beside = [n for n, rows in below.items() if chain.total in rows]
-        consumers = {id(n): facts[id(n)].consumers for n in chain.members if id(n) in facts}
-        if _closed(chain, beside, consumers, forced):
-            return frozenset([id(n) for n in (*chain.members, *beside)])
-    return _NONE
+    held: dict[Node, frozenset[int]]
+    beside: dict[Node, Chain]
+    stored: list[Node]
+    alone: set[Node]
 
 
-def rows_beside(order: Sequence[Node], outputs: Sequence[Node], forced: Mapping[int, str]) -> Beside:
-    """The functions of rows' maxima and sums that chains among the nodes `order` can store beside their results."""
-    chains = [
-        chain
+def chains_in(order: Sequence[Node], outputs: Sequence[Node], forced: Mapping[int, str]) -> Chains:
+    """The chains among the nodes `order`, of which those in `forced` are stored in any case."""
+    forms = [
+        (n, form)
         for n in order
         if n.op is Op.SUM and n.storage is None
-        for chain in _chains(n, _coordinates(n))[:1]
-        if contraction(n) is not None
+        for form in _forms(n, _coordinates(n))
     ]
-    below: dict[Node, Sequence[Node]] = {}
-    stored: list[Node] = []
-    if not chains:
-        return Beside(below, stored)
+    found = Chains({}, {}, [], set())
+    if not forms:
+        return found
     users: dict[int, list[Node]] = {}
     for n in order:
         for i in dict.fromkeys(n.inputs) if n.storage is None else ():
             users.setdefault(id(i), []).append(n)
-    consumers = {k: len(found) for k, found in users.items()}
-    results = set(map(id, outputs))
-    for chain in chains:
-        mine = _functions_of(chain, users)
-        if mine and _closed(chain, list(mine), consumers, forced):
-            rows = [n for n in chain.members if _sizes(n) == _sizes(chain.total)]
-            below.update(dict.fromkeys(mine, rows))
-            stored += [
-                n for n in mine if id(n) in results or any(u not in mine for u in users.get(id(n), ()))
-            ]
-    return Beside(below, stored)
+    for n, form in forms:
+        chain = None if n in found.held or contraction(n) is None else _chain(n, *form, users)
+        if chain is not None:
+            _note(found, chain, users, set(outputs), forced)
+    return found
+
+
+def _note(found: Chains, chain: Chain, users: _Users, results: Set[Node], forced: Mapping[int, str]) -> None:
+    """Note what one kernel holds for the chain, where it may."""
+    rows = _rows(chain, users)
+    inside = {*chain.members, *rows}
+    if not _closed(chain, inside, rows, users, forced):
+        return
+    kept: dict[Node, bool] = {}  # those that are stored; True where others read them
+    for n in rows:
+        is_read = not inside.issuperset(users.get(id(n), ()))
+        shown = n.op is Op.RESHAPE and n.inputs[0] in kept and n not in results  # read as what it reshapes
+        if (is_read or n in results) and not shown:
+            kept[n] = is_read
+    found.held[chain.out] = frozenset(map(id, inside))
+    found.stored.extend(kept)
+    late = [n for n in rows if n not in chain.members or (n is chain.total and not chain.is_divided)]
+    found.beside.update(dict.fromkeys((*kept, *late), chain))
+    if not chain.is_divided and any(_without_shape(n) is chain.maximum for n, read in kept.items() if read):
+        found.alone.add(chain.out)
+
+
+def _without_shape(node: Node) -> Node:
+    """What is below reshapes, and below what keeps a maximum finite."""
+    while node.storage is None and (node.op is Op.RESHAPE or _is_kept_finite(node)):
+        node = node.inputs[0]
+    return node
 
 
 def _coordinates(node: Node) -> tuple[Int, ...]:
@@ -100,23 +120,19 @@ def _coordinates(node: Node) -> tuple[Int, ...]:
     ])  # fmt: skip
 
 
-def _functions_of(chain: Chain, users: Mapping[int, Sequence[Node]]) -> dict[Node, None]:
-    """The nodes outside of the chain that are functions of its rows' maximum and sum alone, element by element."""
-    inside = {id(n) for n in chain.members}
-    rows = {id(chain.maximum), id(chain.total)}
+def _rows(chain: Chain, users: _Users) -> Sequence[Node]:
+    """The chain's maximum and sum, and all functions of these alone, element by element, operands first."""
+    rows: dict[Node, None] = {chain.maximum: None, chain.total: None}
     sizes = _sizes(chain.total)
-    found: dict[Node, None] = {}
-    stack = [chain.maximum, chain.total]
+    stack = list(rows)
     while stack:
         for n in users.get(id(stack.pop()), ()):
-            if id(n) in rows or not (n.op in ELEMENTWISE or n.op is Op.RESHAPE):
+            if n in rows or not (n.op in ELEMENTWISE or n.op is Op.RESHAPE):
                 continue
-            if _sizes(n) == sizes and all(id(i) in rows or _is_constant(i) for i in n.inputs):
-                rows.add(id(n))
+            if _sizes(n) == sizes and all(i in rows or _is_constant(i) for i in n.inputs):
+                rows[n] = None
                 stack.append(n)
-                if id(n) not in inside:
-                    found[n] = None
-    return found
+    return list(rows)
 
 
 def _sizes(node: Node) -> list[Int]:
@@ -130,18 +146,14 @@ def _is_constant(node: Node) -> bool:
     return node.storage is None and node.op is Op.CONST
 
 
-def _chains(node: Node, index: tuple[Int, ...]) -> Sequence[Chain]:
-    """The chains that end in the contraction `node`, whose input is read at `index`: one for a factor of weights."""
+def _forms(node: Node, index: tuple[Int, ...]) -> Sequence[tuple[Node, Node, tuple[Int, ...]]]:
+    """The product that the node sums, whose operand is read at `index`, with an exponential that is a factor of it and
+    the index at which that is read: one for each factor that has one."""
     product, at = _descend(node.inputs[0], index)
     if product.op is not Op.MUL:
         return ()
-    found: list[Chain] = []
-    for side in product.inputs:
-        weights = _weights(side, at)
-        chain = None if weights is None else _chain(node, product, *weights)
-        if chain is not None:
-            found.append(chain)
-    return found
+    found = [_weights(side, at) for side in product.inputs]
+    return [(product, *weights) for weights in found if weights is not None]
 
 
 def _descend(node: Node, index: tuple[Int, ...]) -> tuple[Node, tuple[Int, ...]]:
@@ -170,13 +182,15 @@ def _weights(node: Node, index: tuple[Int, ...]) -> tuple[Node, tuple[Int, ...]]
     return None
 
 
-def _chain(out: Node, product: Node, exp: Node, index: tuple[Int, ...]) -> Chain | None:
+def _chain(out: Node, product: Node, exp: Node, index: tuple[Int, ...], users: _Users) -> Chain | None:
     """The nodes from `out` down to the inner contraction; None where the form does not hold."""
     shifted = exp.inputs[0]
     if shifted.op is not Op.SUB:
         return None
     x = shifted.inputs[0]
-    top, _ = _descend(shifted.inputs[1], index)
+    top, at = _descend(shifted.inputs[1], index)
+    if _is_kept_finite(top):
+        top, _ = _descend(top.inputs[0], at)
     if top.op is not Op.REDUCE_MAX or top.inputs[0] is not x or not isinstance(top.attrs, Axes):
         return None
     if len(top.attrs.axes) != 1:
@@ -187,15 +201,38 @@ def _chain(out: Node, product: Node, exp: Node, index: tuple[Int, ...]) -> Chain
     inner = _scores(x)
     if inner is None:
         return None
-    found: dict[int, Node] = {id(out): out, id(inner): inner}
+    between = _between(out, product, inner)
+    sums = [n for n in between if n.op in REDUCE and n is not top]
+    is_divided = bool(sums)
+    if not is_divided:  # it is read beside the product only
+        sums = [n for n in users.get(id(exp), ()) if n.op is Op.SUM and n.attrs == top.attrs]
+        between += sums
+    if any(n.op is not Op.SUM or contraction(n) is not None for n in sums) or len(sums) != 1:
+        return None
+    return Chain(out, top, sums[0], exp, top.attrs.axes[0], [inner, *between], is_divided)
+
+
+def _is_kept_finite(top: Node) -> bool:
+    """True for max(m, lowest): it differs from m only where m is -inf, so that a running maximum may stand for it."""
+    if top.op is not Op.MAX or top.storage is not None or top.dtype not in LARGEST:
+        return False
+    lowest = top.inputs[1]
+    return (
+        isinstance(lowest.attrs, Fill) and lowest.op is Op.CONST and lowest.attrs.value == -LARGEST[top.dtype]
+    )
+
+
+def _between(out: Node, product: Node, inner: Node) -> list[Node]:
+    """All nodes between `product` and `inner`, operands first."""
+    found: set[int] = {id(inner)}
     order: list[Node] = []
     stack: list[tuple[Node, bool]] = [(product, False)]
     seen: set[int] = {id(inner)}
-    while stack:  # all nodes between `product` and `inner`, operands first
+    while stack:
         node, done = stack.pop()
         if done:
             if any(id(i) in found for i in node.inputs):
-                found[id(node)] = node
+                found.add(id(node))
                 order.append(node)
             continue
         if id(node) in seen:
@@ -206,13 +243,9 @@ def _chain(out: Node, product: Node, exp: Node, index: tuple[Int, ...]) -> Chain
         ):
             continue
         stack.append((node, True))
-        if node is not out and contraction(node) is not None:
-            continue
-        stack.extend((i, False) for i in node.inputs)
-    sums = [n for n in order if n.op in REDUCE and n is not top]
-    if any(n.op is not Op.SUM or contraction(n) is not None for n in sums) or len(sums) != 1:
-        return None
-    return Chain(out, top, sums[0], [inner, *(n for n in order if n is not out)])
+        if contraction(node) is None:
+            stack.extend((i, False) for i in node.inputs)
+    return order
 
 
 def _scores(x: Node) -> Node | None:
@@ -235,12 +268,10 @@ def _scores(x: Node) -> Node | None:
 
 
 def _closed(
-    chain: Chain, beside: Sequence[Node], consumers: Mapping[int, int], forced: Mapping[int, str]
+    chain: Chain, inside: Set[Node], rows: Sequence[Node], users: _Users, forced: Mapping[int, str]
 ) -> bool:
-    """True where all uses of the nodes between the contractions lie there too, or `beside` them."""
-    uses: dict[int, int] = {}
-    for n in (chain.out, *chain.members, *beside):
-        for i in dict.fromkeys(n.inputs):
-            uses[id(i)] = uses.get(id(i), 0) + 1
-    inside = [n for n in chain.members if id(n) in consumers]
-    return all(uses.get(id(n), 0) == consumers[id(n)] and id(n) not in forced for n in inside)
+    """True where all uses of the nodes between the contractions lie there too, but for those of rows, which can be
+    stored."""
+    own = {chain.out, *inside}
+    others = [n for n in chain.members if n not in rows]
+    return all(id(n) not in forced and own.issuperset(users.get(id(n), ())) for n in others)

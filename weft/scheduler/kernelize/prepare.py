@@ -4,7 +4,7 @@ are marked."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from weft.ir import dtypes
 from weft.ir.graph import Along, Node, ProductAxes, ScatterCombine, apply, elements, toposort
@@ -13,7 +13,7 @@ from weft.ir.ops import Op
 from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.contraction import products
 from weft.scheduler.kernelize.facts import is_leaf
-from weft.scheduler.kernelize.online import rows_beside
+from weft.scheduler.kernelize.online import Chains, chains_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +23,19 @@ class Prepared:
     order: tuple[Node, ...]
     forced: Mapping[int, str]
     replaced_by: Mapping[int, Node]
-    terms: frozenset[int] = frozenset()
+    terms: frozenset[int]
     """The products that a sum in the mode "same" adds in one rounding each, by id, and movement between: in memory they
     would be rounded, so whether they are stored must not depend on sizes."""
-    beside: Mapping[Node, Sequence[Node]] = field(default_factory=dict["Node", "Sequence[Node]"])
-    """The functions of a softmax's row maximum and sum that the kernel of both products stores, each with the nodes of
-    that kernel that have its size."""
+    online: Chains
+    """Two products and the softmax between them, of which one kernel each may be made."""
 
     def in_own_kernel(self, node: Node) -> bool:
         """True where the node is stored by a kernel of its own kind, never computed inside another."""
         match node.op:
             case Op.CONTIGUOUS | Op.COPY:
                 return True
+            case Op.SUM:
+                return node in self.online.alone
             case Op.SCATTER:
                 return id(node) not in self.replaced_by and not self.is_chosen(node)
             case Op.UPDATE:
@@ -71,11 +72,13 @@ def prepare(outputs: Sequence[Node], pieces: int = cost.MAX_WRITTEN_PIECES) -> P
                     forced.setdefault(id(m), why)
     sums = [products(n) for n in order if n.op is Op.SUM and isinstance(n.attrs, ProductAxes)]
     terms = frozenset(id(m) for found in sums if any(m.op is Op.MUL for m in found) for m in found)
-    beside = rows_beside(tuple(order), outputs, forced)
-    for m in beside.stored:
+    online = chains_in(tuple(order), outputs, forced)
+    for m in online.stored:
         forced.setdefault(id(m), "the kernel of a softmax and a product knows it, and no other does")
-    nodes = _early(order, beside.below) if beside.below else list(order)
-    return Prepared(tuple(nodes), forced, replaced_by, terms, beside.below)
+    for m in online.alone:
+        forced.setdefault(id(m), "its rows' maximum and sum are stored beside, and read with it")
+    nodes = _early(order, online.beside) if online.beside else list(order)
+    return Prepared(tuple(nodes), forced, replaced_by, terms, online)
 
 
 def _early(order: Iterable[Node], moved: Mapping[Node, object]) -> list[Node]:

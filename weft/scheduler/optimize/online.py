@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
-from weft.ir.expr import Expr, Load, ScalarCall
+from weft.ir.expr import Expr, ScalarCall
 from weft.ir.graph import elements
 from weft.ir.index import Var, ceildiv, high, substitute, variables
 from weft.ir.kernel.algorithm import Axis, ItemValue, Output, readers, reads
@@ -29,7 +29,7 @@ from weft.ir.kernel.transforms.factor import Factor
 from weft.ir.kernel.transforms.hint import PrefetchNext
 from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.merge import Merge
-from weft.ir.kernel.transforms.online import OnlineReduce
+from weft.ir.kernel.transforms.online import OnlineReduce, running
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.share import Share
@@ -209,12 +209,7 @@ def _is_weight(e: Expr, maximum: str) -> bool:
     if not isinstance(e, ScalarCall) or e.op is not Op.EXP:
         return False
     d = e.args[0]
-    return (
-        isinstance(d, ScalarCall)
-        and d.op is Op.SUB
-        and isinstance(d.args[1], Load)
-        and d.args[1].source == maximum
-    )
+    return isinstance(d, ScalarCall) and d.op is Op.SUB and running(d.args[1], maximum)
 
 
 def axis_names(c: ReductionChain, item: ItemValue) -> tuple[str, ...]:

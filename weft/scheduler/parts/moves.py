@@ -49,7 +49,9 @@ class Moved(Target):
             return "reduce-scatter" if own else "all-reduce"
         if not own:
             return "all-gather"
-        return "halo exchange" if own == self._parted(self.held) else "all-to-all"
+        if own != self._parted(self.held):
+            return "all-to-all"
+        return "ring" if sizes(self.wanted) == sizes(self.held) else "halo exchange"
 
     def _parted(self, box: IndexBox) -> list[int]:
         """The axes of a box that begin elsewhere on each of the devices between which something moves."""

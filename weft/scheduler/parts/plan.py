@@ -17,14 +17,19 @@ import numpy as np
 from weft.backends.boxes import copy_box
 from weft.backends.protocol import Borrower, BoxCopier, Device, Event, Foretold, Memory, device_class
 from weft.backends.storage import Storage, unsupported
+from weft.backends.synchronous import SynchronousQueue
 from weft.errors import DeviceError, MemoryPlanError
 from weft.ir.dtypes import DType
+from weft.ir.garbage import not_collected
 from weft.ir.graph import Shape
 from weft.ir.index import Int, evaluate
 from weft.scheduler.parts.cut import Compute, Cut, Exchange
 from weft.scheduler.parts.order import Ordered, Step, Way, bytes_of, copy_queue, start_of
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Key, Signature, signature
+
+MANY_STEPS = 64
+"""Steps from which on a run makes enough objects for Python to look for garbage among all there are, plans included."""
 
 PlanFor: TypeAlias = Callable[[Signature, Device, bool], tuple[Plan, bool]]
 """The plan of a part, and whether it is the last: `dynamic` says whether it may be one for all sizes."""
@@ -164,8 +169,22 @@ class PartsPlan:
             steps.append(_Part(s, device, p.sig, p.reads, p.plan, p.settled))
         return cls(order, devices, steps, tuple(sorted(names)), parts.equal.find)
 
+    @property
+    def starts_only(self) -> bool:
+        """True where a run starts its steps and waits for none."""
+        waits = any(s.step.host_waits for s in self.steps) or any(name is None for name, _ in self.order.ends)
+        return not waits and not any(isinstance(d.queue(0), SynchronousQueue) for d in self.devices.values())
+
     def run(self, inputs: Sequence[Memory], env: Mapping[str, int]) -> list[Storage]:
         """The results for these memories of the leaves, and values of runtime variables."""
+        with (
+            not_collected()
+            if len(self.steps) >= MANY_STEPS and self.starts_only
+            else contextlib.nullcontext()
+        ):
+            return self._run(inputs, env)
+
+    def _run(self, inputs: Sequence[Memory], env: Mapping[str, int]) -> list[Storage]:
         order = self.order
         memories = self._memories(inputs, env)
         events: dict[int, Event] = {}

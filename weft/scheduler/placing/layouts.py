@@ -36,7 +36,8 @@ from weft.scheduler.placing.problem import Array, Block, Choice, Counts, Edge, P
 from weft.scheduler.placing.routes import Routes, block_ends
 from weft.scheduler.placing.search import solve
 from weft.scheduler.placing.shares import bounds, shares
-from weft.scheduler.sharding.lower import Split, is_partial, local_parts
+from weft.scheduler.sharding.lower import OneSplit, Split, has_terms, is_partial, local_parts
+from weft.scheduler.sharding.online import Online, Running, taken_in_blocks
 from weft.scheduler.sharding.propagate import CUT_OPS
 from weft.scheduler.sharding.terms import additions, contraction, term_dtype, term_of
 
@@ -113,6 +114,7 @@ class _Cone:
     nodes: list[Node]
     inner: frozenset[Node]
     parts: PartsOf
+    online: Online | None = None
     starts: Counts = field(init=False)
     weights: Array = field(init=False)
     known: dict[_Side | None, Counts] = field(default_factory=dict[_Side | None, Counts])
@@ -167,7 +169,7 @@ class _Cone:
         _demand(boxes_of, n, of)
         for node in self.nodes:
             if node in self.inner and node in boxes_of:
-                _demand(boxes_of, node, self.parts[node, boxes_of[node]])
+                _demand(boxes_of, node, self._parts(node, boxes_of[node], side))
         rows: list[tuple[int, int]] = []
         for node in self.nodes:
             found = boxes_of.get(node)
@@ -177,14 +179,25 @@ class _Cone:
                 rows += [(_end(i.lo), _end(i.hi)) for i in found] or [(0, 1)]
         return np.array(rows, np.int64).reshape(len(rows), 2)
 
+    def _parts(self, n: Node, box: IndexBox, side: _Side | None) -> Parts:
+        """The parts of an inner node; of the state of a block, those of the block."""
+        if self.online is None or side is None or not side[0] or n not in self.online.state:
+            return self.parts[n, box]
+        whole = bx.full(_sizes(n.inputs[0]))
+        return term_of(n, box, _with_side(whole, self.online.axis_of(n), side[2], side[3]), True)
+
 
 @dataclass(frozen=True, slots=True)
 class _Study:
-    """The forms of a cut, the time of each by itself, and the box that each needs of each source on each device."""
+    """The forms of a cut, the time of each by itself, and the box that each needs of each source on each device.
+    `beside_ns`: the time that exchanges may take beside computing, of blocks taken in turns, and of each source whether
+    it is in blocks."""
 
     forms: list[Form]
     ns: Array
     rows: list[Counts]  # per source: (forms, devices, axes, first and end)
+    beside_ns: Array | None = None
+    in_blocks: tuple[bool, ...] = ()
 
 
 @dataclass(slots=True)
@@ -195,7 +208,8 @@ class _Chooser:
     given: Mapping[Node, Layout]
     reassociates: bool
     additions: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict[Node, tuple[Node, ...]])
-    added: Collection[Node] = frozenset()
+    added: set[Node] = field(default_factory=set[Node])
+    online: Mapping[Node, Online] = field(default_factory=dict[Node, Online])
     cuts: dict[Node, None] = field(default_factory=dict[Node, None])
     position: dict[Node, int] = field(default_factory=dict[Node, int])
     studies: dict[Hashable, _Study] = field(default_factory=dict[Hashable, _Study])
@@ -236,15 +250,20 @@ class _Chooser:
             raise ArgumentError(f"{n!r} is no sum of terms as {self.given[n]} has them")
         return found
 
-    def _along(
-        self, n: Node, sizes: Sequence[int], axis: int
-    ) -> list[tuple[Placement, Shard | Partial | None]]:
+    def _along(self, n: Node, sizes: Sequence[int], axis: int) -> list[tuple[Placement, OneSplit]]:
         """The uses of an axis of the mesh: its devices hold all, have parts of the result each, or add terms."""
         shards = self._shards(sizes, range(len(sizes)), axis)
         uses: list[Placement] = [Replicate(), *shards]
-        found: list[tuple[Placement, Shard | Partial | None]] = [(p, None) for p in uses]
+        found: list[tuple[Placement, OneSplit]] = [(p, None) for p in uses]
         if n in self.additions:
             return found + [(p, Partial()) for p in uses]
+        if n in self.online:
+            of = self.online[n]
+            count = self.mesh.shape[axis]
+            if count > 1 and _sizes(n.inputs[0])[of.axis] >= count:
+                found += [(p, Running(of.axis, in_turns=False)) for p in uses]
+                found += [(p, Running(of.axis, in_turns=True)) for p in shards]
+            return found
         terms = contraction(n) if n.storage is None else None
         if terms is None or (not self.reassociates and n.dtype.is_float and terms.op in (Op.ADD, Op.MUL)):
             return found
@@ -274,7 +293,7 @@ class _Chooser:
             return False
         for i, s in enumerate(split):
             p = layout[i]
-            if s is not None and isinstance(p, Shard):
+            if has_terms(s) and isinstance(p, Shard):
                 if any(j != i and isinstance(q, Shard) and q.dim == p.dim for j, q in enumerate(layout)):
                     return False
         for d, size in enumerate(sizes):
@@ -297,7 +316,7 @@ class _Chooser:
             for m in nodes
         )
         own = n.storage is None, n.op, n.attrs, n.shape, n.dtype, tuple(number.get(i) for i in n.inputs)
-        key = own, structure, self.given.get(n), n in self.additions, n in self.added
+        key = own, structure, self.given.get(n), n in self.additions, n in self.added, n in self.online
         if key not in self.studies:
             self.studies[key] = self._study(n, inner, nodes, sources)
         return self.studies[key], sources
@@ -321,7 +340,8 @@ class _Chooser:
         forms = self.forms(n)
         if n.storage is not None:
             return _Study(forms, np.zeros(len(forms)), [])
-        cone = _Cone(n, nodes, inner, self.parts)
+        of = self.online.get(n)
+        cone = _Cone(n, nodes, inner, self.parts, of)
         ns = np.zeros(len(forms))
         where = [(k, max(1, len(m.shape))) for k, m in enumerate(nodes) if m in self.cuts]
         rows = [np.zeros((len(forms), len(self.looked_at), rank, 2), np.int64) for _, rank in where]
@@ -341,23 +361,46 @@ class _Chooser:
                 ns[f] = max(ns[f], busy if size else 0.0)
                 for (node, rank), table in zip(where, rows, strict=True):
                     table[f, d] = needed[cone.starts[node] : cone.starts[node] + rank]
-            ns[f] += self.combine_ns(n, form)
-        return _Study(forms, ns, rows)
+        if of is None:
+            ns += [self.combine_ns(n, form) for form in forms]
+            return _Study(forms, ns, rows)
+        first = cone.needs([(True, of.axis, 0, 1)])
+        whole = cone.needs([])
+        apart = [
+            (first[(at := cone.starts[k]) : at + rank] != whole[at : at + rank]).any() for k, rank in where
+        ]
+        beside = np.array([self._beside_ns(form, float(t)) for form, t in zip(forms, ns, strict=True)])
+        ns += [self.combine_ns(n, form) + self._turns_ns(n, of, form) for form in forms]
+        return _Study(forms, ns, rows, beside, tuple([bool(a) for a in apart]))
+
+    def _turns(self, form: Form) -> int:
+        """The blocks of a sum that a device takes one after the other."""
+        split = zip(self.mesh.shape, form.split or (None,) * len(self.mesh.shape), strict=True)
+        return math.prod(k for k, s in split if isinstance(s, Running) and s.in_turns)
+
+    def _beside_ns(self, form: Form, ns: float) -> float:
+        """The time of all blocks but the first, while which the others may travel."""
+        count = self._turns(form)
+        return ns * (count - 1) / count
+
+    def _turns_ns(self, n: Node, of: Online, form: Form) -> float:
+        """The time that states take beyond one pass: kernels to begin, and sums that each block reads and writes."""
+        own = self.blocks(form.layout, n)
+        nbytes = float((own[..., 1] - own[..., 0]).prod(-1).max()) * of.nbytes_per_element
+        slowest = max(r.launch_ns + 1e9 * 3 * nbytes / r.bandwidth for r in self.rates)
+        return (self._turns(form) - 1) * slowest
 
     def _sides(self, n: Node, form: Form) -> Iterable[tuple[tuple[_Side, ...], float]]:
         """For each device the axes along which it has a part only, and the size of its part."""
         whole = form.layout
         if form.split:
-            whole = tuple(p if s is None else Replicate() for p, s in zip(whole, form.split, strict=True))
+            whole = tuple(Replicate() if has_terms(s) else p for p, s in zip(whole, form.split, strict=True))
         own = self.blocks(whole, n)
         dims = sorted({p.dim for p in whole if isinstance(p, Shard)})
         terms = contraction(n) if form.split else None
-        axes = sorted({s.dim for s in form.split if isinstance(s, Shard)})
-        block = (
-            own
-            if terms is None
-            else self.blocks(tuple(s or Replicate() for s in form.split), n.inputs[terms.number])
-        )
+        split = tuple([_part_of(s) for s in form.split])
+        axes = sorted({s.dim for s in split if isinstance(s, Shard)})
+        block = own if terms is None else self.blocks(split, n.inputs[terms.number])
         sizes = (own[..., 1] - own[..., 0]).prod(-1).tolist()
         for mine, theirs, size in zip(own.tolist(), block.tolist(), sizes, strict=True):
             of_result = [(False, d, mine[d][0], mine[d][1]) for d in dims]
@@ -367,11 +410,14 @@ class _Chooser:
         """The time in which terms are added up; of those that are kept, none."""
         if not form.split:
             return 0.0
-        whole = tuple(p if s is None else Replicate() for p, s in zip(form.layout, form.split, strict=True))
+        whole = tuple(
+            Replicate() if has_terms(s) else p for p, s in zip(form.layout, form.split, strict=True)
+        )
         own = self.blocks(whole, n)
-        nbytes = int((own[..., 1] - own[..., 0]).prod(-1).max()) * term_dtype(n).itemsize
+        each = self.online[n].nbytes_per_element if n in self.online else term_dtype(n).itemsize
+        nbytes = int(int((own[..., 1] - own[..., 0]).prod(-1).max()) * each)
         kept = [isinstance(p, Partial) for p in form.layout]
-        summed = [i for i, s in enumerate(form.split) if s is not None and not kept[i]]
+        summed = [i for i, s in enumerate(form.split) if has_terms(s) and not kept[i]]
         alike = tuple(i for i in summed if isinstance(form.layout[i], Replicate))
         total = fastest(self.routes.ways(Collective.ALL_REDUCE, alike), nbytes).ns(nbytes) if alike else 0.0
         for i in summed:
@@ -453,7 +499,11 @@ def choose(
         if n.device == mesh.name and (reassociates or not n.dtype.is_float)
     }
     chooser.added = {s for of in chooser.additions.values() for s in of}
-    chooser.cuts = dict.fromkeys(_cuts(order, {*fixed, *chooser.additions}, mesh))
+    within: set[Node] = set()
+    if reassociates:
+        chooser.online, within = taken_in_blocks(order, fixed, mesh.name)
+        chooser.added -= chooser.online.keys()
+    chooser.cuts = dict.fromkeys(_cuts(order, {*fixed, *chooser.additions}, mesh, within))
     index = {n: k for k, n in enumerate(chooser.cuts)}
     blocks: list[Block] = []
     edges: list[Edge] = []
@@ -474,7 +524,7 @@ def choose(
             theirs = forms[index[m]]
             key = id(study), k, id(theirs)
             if key not in exchanges:
-                exchanges[key] = chooser.exchange_ns(m, theirs, study.rows[k], study.forms)
+                exchanges[key] = _beside(chooser.exchange_ns(m, theirs, study.rows[k], study.forms), study, k)
             edges.append(Edge(index[m], index[n], exchanges[key]))
     for new, leaf in updates:
         some = [[f.layout for f in forms[index[n]]] for n in (new, leaf)]
@@ -508,9 +558,30 @@ def _fixed(
     return {*nodes, *away, *given}
 
 
-def _cuts(order: Sequence[Node], fixed: Collection[Node], mesh: Mesh) -> Iterable[Node]:
+def _beside(ns: Array, study: _Study, source: int) -> Array:
+    """The times of exchanges of a source that are not hidden beside computing: what is taken in turns arrives while
+    others of its blocks are computed, and shares that time with the other sources by bytes."""
+    if study.beside_ns is None or not study.in_blocks[source]:
+        return ns
+    sizes = np.array([
+        (r[..., 1] - r[..., 0]).prod(-1).max() if apart else 0
+        for r, apart in zip(study.rows, study.in_blocks, strict=True)
+    ])  # fmt: skip
+    return np.maximum(ns - study.beside_ns * float(sizes[source] / sizes.sum()), 0.0)
+
+
+def _part_of(s: OneSplit) -> Placement:
+    """The blocks that a split has devices compute a part each of: as a placement of what is summed."""
+    if isinstance(s, Running):
+        return Replicate() if s.in_turns else Shard(s.dim)
+    return s or Replicate()
+
+
+def _cuts(
+    order: Sequence[Node], fixed: Collection[Node], mesh: Mesh, within: Collection[Node]
+) -> Iterable[Node]:
     """Nodes that get a layout: what is stored, combinations of terms, what is fixed; and what joins several of these
-    for several readers, so that what lies between cuts does not grow with the graph."""
+    for several readers, so that what lies between cuts does not grow with the graph. Not what is `within` others."""
     readers = Counter(i for n in order for i in set(n.inputs))
     reads: dict[Node, frozenset[Node]] = {}
     for n in order:
@@ -518,7 +589,7 @@ def _cuts(order: Sequence[Node], fixed: Collection[Node], mesh: Mesh) -> Iterabl
         leaf = n.storage is not None or n.op is Op.BUFFER
         decided = leaf or n in fixed or n.op in CUT_OPS or n.op is Op.COPY
         joins = n.op in ELEMENTWISE and readers[n] > 1 and len(below) > 1
-        if n.device == mesh.name and (decided or joins):
+        if n.device == mesh.name and (decided or joins) and n not in within:
             yield n
             below = frozenset((n,))
         reads[n] = below

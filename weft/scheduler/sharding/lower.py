@@ -28,7 +28,8 @@ from weft.ir.placement import Layout, Mesh, Partial, Replicate, Shard, box_at, b
 from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import IndexBox, Interval
 from weft.ir.regions.loop_parts import loop_parts
-from weft.ir.regions.parts import Parts, PartsOf, Place, pulled, shrunk, size_of
+from weft.ir.regions.parts import Parts, PartsOf, Place, Taken, pulled, shrunk, size_of
+from weft.scheduler.sharding.online import Online, Running, States, online
 from weft.scheduler.sharding.terms import (
     ADDITIONS,
     TermParts,
@@ -42,9 +43,10 @@ from weft.scheduler.sharding.terms import (
     wide,
 )
 
-Split: TypeAlias = tuple[Shard | Partial | None, ...]
+OneSplit: TypeAlias = Shard | Partial | Running | None
+Split: TypeAlias = tuple[OneSplit, ...]
 """Per axis of the mesh, the axis of a contraction's operand that it parts in blocks, each of which has a term; of an
-addition, Partial: what it adds is in terms along this axis, and so is its sum."""
+addition, Partial: what it adds is in terms along this axis, and so is its sum; of an online sum, Running."""
 
 SHARED_BYTES = 1 << 14
 """The size of a sum from which on devices that need it whole combine a part each: before, latency is all."""
@@ -119,11 +121,24 @@ def adds_terms(split: Split) -> bool:
     return any(isinstance(s, Partial) for s in split)
 
 
+def is_running(split: Split) -> bool:
+    """True of an online sum that is taken in blocks."""
+    return any(isinstance(s, Running) for s in split)
+
+
 def check_split(node: Node, layout: Layout, split: Split) -> None:
     """Raise an IRError where a node has no terms as a layout and a split say."""
     if adds_terms(split):
         if node.op not in ADDITIONS or is_ordered(node) or any(s not in (None, Partial()) for s in split):
             raise IRError(f"{node!r} adds up no terms as they are: it has no split {split}")
+    elif is_running(split):
+        of = online(node)
+        if (
+            of is None
+            or any(s is not None and not isinstance(s, Running) for s in split)
+            or is_partial(layout)
+        ):
+            raise IRError(f"{node!r} is no sum weighted by a maximum, of which blocks have a state: {split}")
     elif split and (contraction(node) is None or node.storage is not None):
         raise IRError(f"{node!r} is no sum of terms: it has no split")
     if is_partial(layout) and node.storage is None and not any(split):
@@ -142,8 +157,30 @@ def combining(node: Node, layout: Layout, split: Split) -> Op:
 def summed_axes(layout: Layout, split: Split) -> tuple[int, ...]:
     """The axes of the mesh along which devices have terms, before they are combined."""
     return tuple(
-        [m for m, p in enumerate(layout) if isinstance(p, Partial) or (bool(split) and split[m] is not None)]
+        [m for m, p in enumerate(layout) if isinstance(p, Partial) or (bool(split) and has_terms(split[m]))]
     )
+
+
+def has_terms(s: OneSplit) -> bool:
+    """True where a split has devices along an axis of the mesh compute a part each of what is summed."""
+    return s is not None and not (isinstance(s, Running) and s.in_turns)
+
+
+def turns(split: Split, mesh: Mesh, number: int) -> list[int]:
+    """The devices whose blocks of an online sum a device takes: its own first, then, from one to the next along each
+    axis of the mesh, those of others."""
+    found = [0]
+    for m, (n, at) in enumerate(zip(mesh.shape, mesh.coordinates(number), strict=True)):
+        s = split[m]
+        steps = range(n) if isinstance(s, Running) and s.in_turns else (0,)
+        found = [k * n + (at + t) % n for k in found for t in steps]
+    return found
+
+
+def block_of(split: Split, of: Online, mesh: Mesh, number: int) -> Interval:
+    """The block of an online sum's axis that is a device's own."""
+    shards = tuple([Shard(s.dim) if isinstance(s, Running) else Replicate() for s in split])
+    return box_at(shards, of.node.inputs[0].shape, mesh, number)[of.axis]
 
 
 @dataclass(slots=True)
@@ -163,10 +200,12 @@ class _Cut:
     demands: dict[str, list[IndexBox]] = field(default_factory=dict[str, list[IndexBox]])
     values: dict[str, Node] = field(default_factory=dict[str, Node])  # of finals
     own: list[Node] = field(default_factory=list[Node])  # of terms
+    online: Online | None = None
+    states: list[tuple[Node, ...]] = field(default_factory=list[tuple[Node, ...]])  # in place of terms
 
     @property
     def has_terms(self) -> bool:
-        return is_partial(self.layout) or any(self.split)
+        return is_partial(self.layout) or any(has_terms(s) for s in self.split)
 
 
 class _Parts(PartsOf):
@@ -195,7 +234,7 @@ def first_parts(node: Node, box: IndexBox, split: Split, mesh: Mesh, k: int, par
     if found is None or not any(split):
         return parts[node, box]
     of = node.inputs[found.number]
-    block = box_at(tuple([s or Replicate() for s in split]), of.shape, mesh, k)
+    block = box_at(tuple([s if isinstance(s, Shard) else Replicate() for s in split]), of.shape, mesh, k)
     first = all(i == 0 for i, s in zip(mesh.coordinates(k), split, strict=True) if s is not None)
     return term_of(node, box, block, first)
 
@@ -203,7 +242,7 @@ def first_parts(node: Node, box: IndexBox, split: Split, mesh: Mesh, k: int, par
 def term_boxes(node: Node, layout: Layout, split: Split, mesh: Mesh) -> list[IndexBox]:
     """The box of which each device computes a term: what those that it shares the sum with have of the value."""
     own = boxes(layout, node.shape, mesh)
-    if not is_partial(layout) and not any(split):
+    if not summed_axes(layout, split):
         return own
     found: dict[tuple[int, ...], IndexBox] = {}
     for k in range(len(own)):
@@ -277,7 +316,9 @@ class _Lowering:
         layout, split = self.layouts[n], self.splits.get(n, ())
         check(layout, n.shape, self.mesh)
         check_split(n, layout, split)
-        return _Cut(n, layout, split, term_boxes(n, layout, split, self.mesh), {})
+        found = _Cut(n, layout, split, term_boxes(n, layout, split, self.mesh), {})
+        found.online = online(n) if is_running(split) else None
+        return found
 
     # what each device needs ---------------------------------------------------------------------------------
 
@@ -304,6 +345,9 @@ class _Lowering:
         if adds_terms(cut.split):
             self._settle_addition(cut)
             return
+        if cut.online is not None:
+            self._settle_online(cut, cut.online)
+            return
         for k, device in enumerate(devices):
             inputs = zip(cut.node.inputs, self._first(cut, k).inputs, strict=True)
             self._demand_below([(i, b) for i, b in inputs if b is not None], device)
@@ -325,6 +369,18 @@ class _Lowering:
         for k, device in enumerate(self.mesh.devices):
             if self._is_first(cut, k):
                 self._demand_below([(n, b) for n, b in read[k] if n not in cut.takes], device)
+
+    def _settle_online(self, cut: _Cut, of: Online) -> None:
+        """Ask for what each device makes states of: block by block, so that it arrives so."""
+        for k, device in enumerate(self.mesh.devices):
+            if not count(cut.terms[k]):
+                continue
+            states = States(of, cut.terms[k], self.parts)
+            for turn in turns(cut.split, self.mesh, k):
+                block = block_of(cut.split, of, self.mesh, turn)
+                for n, box in states.needs(block, lambda n: n in self.cuts or self._is_single(n)):
+                    if n in self.cuts:
+                        self._demand(n, box, device)
 
     def _is_first(self, cut: _Cut, k: int) -> bool:
         """True for the device of those that share a sum that counts what is in no terms."""
@@ -373,6 +429,9 @@ class _Lowering:
         n = cut.node
         if n.storage is not None:
             cut.own = list(self.shards[n])
+        elif cut.online is not None:
+            self._compute_online(cut, cut.online)
+            return
         else:
             local = self._added if adds_terms(cut.split) else self._local
             cut.own = [local(cut, k) for k in range(len(self.mesh.devices))]
@@ -382,6 +441,34 @@ class _Lowering:
         cut.values = {d: self._combined(cut, d) for d in cut.finals}
         if not is_partial(cut.layout):
             cut.own = [cut.values[d] for d in self.mesh.devices]
+
+    def _compute_online(self, cut: _Cut, of: Online) -> None:
+        """The states of all devices, and their boxes of the value."""
+        devices = self.mesh.devices
+        for k, device in enumerate(devices):
+            if not count(cut.terms[k]):
+                cut.states.append(())
+                continue
+            states = States(of, cut.terms[k], self.parts)
+            blocks = [block_of(cut.split, of, self.mesh, turn) for turn in turns(cut.split, self.mesh, k)]
+            found = [states.made(b, self._taken_on(device)) for b in dict.fromkeys(blocks) if b.hi != b.lo]
+            if not found:  # a device whose block is empty has nothing to say
+                found = [states.made(blocks[0], self._taken_on(device))]
+            cut.states.append(tuple([self._on(n, device) for n in reduce(states.combined, found)]))
+        if cut.has_terms:
+            cut.values = {d: self._combined(cut, d) for d in cut.finals}
+        else:
+            nothing = const(0, cut.node.dtype, cut.node.shape)
+            cut.values = {
+                d: self._on(
+                    States(of, box, self.parts).result(state)
+                    if state
+                    else shrunk(nothing, bx.full(nothing.shape), box),
+                    d,
+                )
+                for d, box, state in zip(devices, cut.terms, cut.states, strict=True)
+            }
+        cut.own = [cut.values[d] for d in devices]
 
     def _local(self, cut: _Cut, k: int) -> Node:
         """A device's term, or its box where there are none."""
@@ -411,6 +498,11 @@ class _Lowering:
 
     def _pulled(self, node: Node, box: IndexBox, device: str) -> Node:
         """A box of a value, computed on a device from what this has of cuts, or fetches."""
+        made = self.made.setdefault(device, {})
+        return pulled(node, box, self._taken_on(device), made, self.parts)
+
+    def _taken_on(self, device: str) -> Taken:
+        """The boxes of cuts and of other devices' nodes that a device has, or fetches."""
 
         def taken(n: Node, box: IndexBox) -> Node | None:
             if not count(box):
@@ -421,7 +513,7 @@ class _Lowering:
                 return self._from_single(n, box, device)
             return None
 
-        return pulled(node, box, taken, self.made.setdefault(device, {}), self.parts)
+        return taken
 
     def _on(self, n: Node, device: str) -> Node:
         """The node on a device: what is made of constants is at home nowhere."""
@@ -529,12 +621,30 @@ class _Lowering:
         return _put_together(pieces, 0)
 
     def _summed(self, cut: _Cut, group: Sequence[int], box: IndexBox, device: str) -> Node:
+        if cut.online is not None:
+            return self._finished(cut, cut.online, group, box, device)
         terms: list[Node] = []
         for k in group:
             part = shrunk(cut.own[k], cut.terms[k], box)
             terms.append(self._fetched(cut.node, part, box, device, self.mesh.devices[k], is_term=True))
         op = _combining(cut)
         return self._on(apply(Op.CAST, (reduce(_applied(op), terms),), None, None, cut.node.dtype), device)
+
+    def _finished(self, cut: _Cut, of: Online, group: Sequence[int], box: IndexBox, device: str) -> Node:
+        """A box of an online sum, of the states of a group."""
+        wanted = States(of, box, self.parts)
+        states: list[tuple[Node, ...]] = []
+        for k in group:
+            part = States(of, cut.terms[k], self.parts).part(cut.states[k], wanted)
+            states.append(
+                tuple(
+                    [
+                        self._fetched(m, n, wanted.boxes[m], device, self.mesh.devices[k], is_term=True)
+                        for m, n in zip(of.state, part, strict=True)
+                    ]
+                )
+            )
+        return self._on(wanted.result(reduce(wanted.combined, states)), device)
 
 
 def _applied(op: Op) -> Callable[[Node, Node], Node]:

@@ -30,7 +30,7 @@ from weft.ir.graph import (
     intern,
     toposort,
 )
-from weft.ir.index import Int, minimum, variables
+from weft.ir.index import Int, minimum, mod, variables
 from weft.ir.ops import COMBINE, ELEMENTWISE, Op
 from weft.ir.placement import Layout, Mesh, Replicate, Shard, check
 from weft.ir.regions import boxes as bx
@@ -54,9 +54,11 @@ from weft.scheduler.sharding.lower import (
     check_split,
     combining,
     is_partial,
+    is_running,
     local_parts,
     summed_axes,
 )
+from weft.scheduler.sharding.online import Online, Running, States, online
 from weft.scheduler.sharding.terms import (
     Contraction,
     TermParts,
@@ -135,6 +137,7 @@ class _Cut:
     takes: set[Node] = field(default_factory=set[Node])
     local: Node | None = None
     value: Node | None = None
+    online: Online | None = None
 
 
 class _Parts(PartsOf):
@@ -217,7 +220,9 @@ class _Lowering:
         if set(dims) & set(others):
             raise UnlikeError(f"{n!r} is parted along one axis by terms and by blocks")
         final = block_over(layout, n.shape, self.mesh.shape)
-        return _Cut(n, layout, split, self._box_with(layout, n, summed), final, summed)
+        found = _Cut(n, layout, split, self._box_with(layout, n, summed), final, summed)
+        found.online = online(n) if is_running(split) else None
+        return found
 
     def _box_with(self, layout: Layout, n: Node, summed: Sequence[int]) -> IndexBox:
         """The box of a device where the axes that are still to be summed part nothing."""
@@ -239,6 +244,10 @@ class _Lowering:
             return
         if adds_terms(cut.split):
             stack = self._taken_by(cut)
+        elif cut.online is not None:
+            states = States(cut.online, cut.term, self.parts)
+            blocks = self._blocks(cut, cut.online)
+            stack = [p for b in blocks for p in states.needs(b, lambda n: n in self.cuts or n in self.leaves)]
         else:
             of = self._first(cut)
             stack = [(i, b) for i, b in zip(cut.node.inputs, of.inputs, strict=True) if b is not None]
@@ -256,6 +265,38 @@ class _Lowering:
             else:
                 inputs = zip(n.inputs, self.parts[place].inputs, strict=True)
                 stack += [(i, b) for i, b in inputs if b is not None]
+
+    def _blocks(self, cut: _Cut, of: Online) -> list[Interval]:
+        """The blocks of an online sum's axis that a device takes, its own first, then from one to the next."""
+        grid = self.mesh.shape
+        whole = _number(cut.node.inputs[0].shape[of.axis])
+        found = [(0, whole)]
+        for s, count, at in zip(cut.split, grid, coordinates(grid), strict=True):
+            if not isinstance(s, Running):
+                continue
+            each, rest = divmod(found[0][1], count)
+            if rest or not each:
+                raise UnlikeError(f"{whole} elements in blocks that are not equal")
+            steps = range(count) if s.in_turns else (0,)
+            found = [(lo + mod(at + t, count) * each, each) for lo, _ in found for t in steps]
+        return [Interval(lo, lo + n) for lo, n in found]
+
+    def _compute_online(self, cut: _Cut, of: Online) -> None:
+        """A device's state, and its box of the value, of the states of those that share the sum."""
+        states = States(of, cut.term, self.parts)
+        state = reduce(states.combined, [states.made(b, self._taken) for b in self._blocks(cut, of)])
+        if not cut.summed:
+            cut.local = cut.value = self._on(states.result(state))
+            return
+        wanted = States(of, cut.final, self.parts)
+        count = math.prod(self.mesh.shape[m] for m in cut.summed)
+        rows: list[list[Node]] = [[] for _ in range(count)]
+        for m, n in zip(of.state, state, strict=True):
+            box = wanted.boxes[m]
+            stack = self._moved(m, self._on(n), states.boxes[m], box, cut.summed, stacked=True)
+            for k, row in enumerate(rows):
+                row.append(_row(stack, k))
+        cut.local = cut.value = self._on(wanted.result(reduce(wanted.combined, rows)))
 
     def _taken_by(self, cut: _Cut) -> list[Place]:
         """Decide whose terms an addition takes as they are; what it reads beside them."""
@@ -283,7 +324,9 @@ class _Lowering:
         if found is None:
             raise UnlikeError(f"{n!r} is no sum of terms")
         of = n.inputs[found.number]
-        block = block_over(tuple([s or Replicate() for s in cut.split]), of.shape, self.mesh.shape)
+        block = block_over(
+            tuple([s if isinstance(s, Shard) else Replicate() for s in cut.split]), of.shape, self.mesh.shape
+        )
         return self._term(n, found, cut.term, block, [m for m, s in enumerate(cut.split) if s is not None])
 
     def _term(self, n: Node, of: Contraction, box: IndexBox, block: IndexBox, split: Sequence[int]) -> Parts:
@@ -312,6 +355,9 @@ class _Lowering:
             cut.local = self.leaves[n] = buffer(sizes(cut.term), n.dtype, self.home, None)
         elif self._is_from_one(n):
             cut.local = self._from_one(n.inputs[0], cut.term)
+        elif cut.online is not None:
+            self._compute_online(cut, cut.online)
+            return
         elif adds_terms(cut.split):
             cut.local = self._on(self._added(cut))
         else:
@@ -439,16 +485,18 @@ class _Lowering:
     ) -> Node:
         """The wanted box of the sum over the devices along some axes."""
         stack = self._moved(of, self._on(term), box, wanted, axes, stacked=True)
-        count, *shape = stack.shape
+        count = stack.shape[0]
         assert isinstance(count, int)
         if count > FOLDED:
             return apply(_REDUCTION[op], (stack,), Axes((0,)))
-        start = (0,) * len(shape)
-        rows = [
-            apply(Op.RESHAPE, (taken_at(stack, (k, *start), (1, *shape)),), None, tuple(shape))
-            for k in range(count)
-        ]
-        return reduce(lambda a, b: apply(op, (a, b)), rows)
+        return reduce(lambda a, b: apply(op, (a, b)), [_row(stack, k) for k in range(count)])
+
+
+def _row(stack: Node, k: int) -> Node:
+    """The part that came from device number k of those that share a sum."""
+    _, *shape = stack.shape
+    part = taken_at(stack, (k, *[0] * len(shape)), (1, *shape))
+    return apply(Op.RESHAPE, (part,), None, tuple(shape))
 
 
 def _combining(cut: _Cut) -> Op:

@@ -18,13 +18,14 @@ from weft.backends.registry import open_device
 from weft.backends.storage import Storage
 from weft.backends.synchronous import SynchronousQueue
 from weft.errors import DeviceError, MemoryPlanError
+from weft.ir.garbage import not_collected
 from weft.ir.graph import Node
 from weft.ir.index import high
 from weft.ir.placement import Mesh
 from weft.scheduler.parts.cut import Compute, Exchange, cut
 from weft.scheduler.parts.moves import Moved, Pieces, bindings, group
 from weft.scheduler.parts.order import copy_queue
-from weft.scheduler.parts.plan import EqualParts, PlanFor
+from weft.scheduler.parts.plan import MANY_STEPS, EqualParts, PlanFor
 from weft.scheduler.parts.proof import prove
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Signature, signature
@@ -97,6 +98,13 @@ class AlikePlan:
 
     def run(self, inputs: Sequence[Sequence[Memory]]) -> list[list[Storage]]:
         """The results on each device, for the memories of the leaves on each."""
+        many = (
+            len(self.order.steps) * len(self.devices) >= MANY_STEPS
+        )  # which are started, and none waited for
+        with not_collected() if many else contextlib.nullcontext():
+            return self._run(inputs)
+
+    def _run(self, inputs: Sequence[Sequence[Memory]]) -> list[list[Storage]]:
         order = self.order
         for s in order.steps:
             if isinstance(s.work, Exchange) and s.work.move is not None and s.work.move.origin is not None:
