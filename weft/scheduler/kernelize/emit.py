@@ -200,8 +200,8 @@ class _Emitter:
         )
 
     def where_needed(self, node: Node, at: tuple[Int, ...], value: Expr) -> Expr:
-        """What a contraction stores, where somebody uses it and no mask rules it out; else what it is known to be, 0
-        or -inf, so that schedules compute none of it."""
+        """The value that a contraction stores where somebody uses it and no mask rules it out; else what it is known to
+        be, 0 or -inf, so that schedules compute none of it."""
         here = {v: i for v, i in zip(places(node), at, strict=True) if isinstance(v, Var)}
         fill, conditions = self.masks.masked.get(id(node)), [(self.masks.demanded.get(id(node), ()), 0.0)]
         if fill is not None:
