@@ -45,6 +45,21 @@ def with_rows(
     return graph
 
 
+def state(
+    rows: Callable[[weft.Tensor, weft.Tensor, weft.Tensor], Sequence[weft.Tensor]],
+    limit: float = float(np.finfo(np.float32).min),
+) -> Graph:
+    """What is made of the rows' maximum, the sum of weights, and the product that is not divided by it."""
+
+    def graph() -> Sequence[weft.Tensor]:
+        s = scores()
+        top = s.amax(-1, keepdim=True)
+        e = (s - weft.maximum(top, weft.full((8, 1), limit))).exp()
+        return rows(top, e.sum(-1, keepdim=True), e @ f32(6, 5))
+
+    return graph
+
+
 TOGETHER: dict[str, Graph] = {
     "softmax": lambda: [scores().softmax(-1) @ f32(6, 5)],
     "softmax on the right": lambda: [f32(5, 6) @ scores().softmax(-1).T],
@@ -58,11 +73,30 @@ TOGETHER: dict[str, Graph] = {
     "rows' logarithms, asked for first": with_rows(lambda top, total: [top + total.log()], True),
     "rows' logarithms, without their axis": with_rows(lambda top, total: [(top + total.log()).squeeze(-1)]),
     "rows' maxima and sums": with_rows(lambda top, total: [top * 1.0, total * 2.0, top - total]),
+    "rows' maxima and sums as they are": with_rows(lambda top, total: [top, total]),
+    "rows' maxima, sums and logarithms": with_rows(lambda top, total: [top, total, top + total.log()]),
+    "rows of a state": state(lambda m, l, n: [m, l, n]),
+    "rows' logarithms of a state": state(lambda m, l, n: [n, m + l.log()]),
+    "rows of a state, divided": state(lambda m, l, n: [m, l, n, n / l]),
+    "rows' sums, after the product": state(lambda m, l, n: [n / l]),
+    "rows' logarithms, after the product": state(lambda m, l, n: [n / l, m + l.log()]),
 }
 BESIDE: dict[str, tuple[int, Graph]] = {
     "read by another kernel": (2, with_rows(lambda top, total: [(top + total.log()) * f32(8, 7)])),
     "read by a product": (2, with_rows(lambda top, total: [(top + total.log()) * f32(8, 3) @ f32(3, 9)])),
     "summed": (2, with_rows(lambda top, total: [(top + total.log()).sum()])),
+    "a maximum for another kernel": (2, with_rows(lambda top, total: [top * f32(8, 7)])),
+    "maxima and sums, summed": (2, with_rows(lambda top, total: [top.sum(), total.sum()])),
+    "a state that is combined with another": (
+        3,
+        state(
+            lambda m, l, n: [
+                (t := weft.maximum(m, f32(8, 1))),
+                l * (m - t).exp() + f32(8, 1),
+                n * (m - t).exp() + f32(8, 5),
+            ]
+        ),
+    ),
     "read beside the results": (
         2,
         lambda: [
@@ -90,6 +124,9 @@ APART: dict[str, tuple[int, Graph]] = {
     "maxima of columns": (3, lambda: shifted(s := scores(), s.amax(0, keepdim=True))),
     "one maximum": (3, lambda: shifted(s := scores(), s.amax((0, 1), keepdim=True))),
     "minimum": (3, lambda: shifted(s := scores(), s.amin(-1, keepdim=True))),
+    "maxima of at least 0": (3, state(lambda m, l, n: [m, l, n], 0.0)),
+    "maxima of at least -inf": (3, state(lambda m, l, n: [m, l, n], -np.inf)),
+    "no sum": (3, state(lambda m, l, n: [m, n])),
     "no maximum": (2, lambda: [scores().exp() @ f32(6, 5)]),
     "no difference": (2, lambda: [(scores() + 1).exp() @ f32(6, 5)]),
     "scores that are no product": (2, lambda: [f32(8, 6).softmax(-1) @ f32(6, 5)]),

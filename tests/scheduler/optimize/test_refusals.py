@@ -195,6 +195,19 @@ def first_factor(v: ItemValue) -> ItemValue:
     return replace(v, expr=v.expr.args[0])
 
 
+def product_beside() -> Algorithm:
+    """Attention, and an output of its rows: the first result of each."""
+    a = attention(1, 12, 8, False).algorithm
+    *values, out = a.items
+    assert isinstance(out, Output)
+    rows = out.axes[:2]
+    at = tuple(x.var for x in rows)
+    stored = StoreTo("first", at, Load(F, "o", (*at, 0)))
+    first = Output("first_out", rows, (stored,))
+    carrying = replace(out, carries=(Load(F, first.name, at),))
+    return replace(a, params=(*a.params, Param("first", F, (1, 12), True)), items=(*values, first, carrying))
+
+
 def depthwise_turned() -> Algorithm:
     """Images with channels first, results with channels last."""
     y = weft.nn.functional.conv2d(leaf(1, 32, 20, 20), leaf(32, 1, 3, 3), groups=32)
@@ -227,6 +240,7 @@ ROWS: list[tuple[str, Callable[[], Algorithm], DeviceInfo, str]] = [
     ("online", lambda: changed("s", first_factor), WIDE, "m is the maximum of no sum of products"),
     ("online", lambda: changed("o", first_factor), WIDE,
      "1 sums and 0 sums of products read m; a chain has one of each"),
+    ("online", product_beside, WIDE, "o is read by an output of rows; these may read m and l"),
     ("online", lambda: changed("l", sines), WIDE, "l adds no exponentials of differences to m"),
     ("online", first_scores_beside, WIDE, "s is read by an output of rows; these may read m and l"),
     ("online", lambda: attention(1, 8, 300, False).algorithm, WIDE, "300 results in a row; pays up to 256"),

@@ -105,7 +105,7 @@ def _note(found: Chains, chain: Chain, users: _Users, results: Set[Node], forced
 
 
 def _without_shape(node: Node) -> Node:
-    """What is below reshapes, and below what keeps a maximum finite."""
+    """The node below reshapes, and below what keeps a maximum finite."""
     while node.storage is None and (node.op is Op.RESHAPE or _is_kept_finite(node)):
         node = node.inputs[0]
     return node

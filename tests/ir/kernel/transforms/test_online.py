@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.ir.kernel.transforms.golden import (
     COLUMNS_FIRST,
     NOT_WEIGHTED,
@@ -11,13 +13,20 @@ from tests.ir.kernel.transforms.golden import (
     refuses,
     staged,
 )
+from weft.ir import expr as ex
+from weft.ir.dtypes import float32
+from weft.ir.expr import Expr, Load
+from weft.ir.kernel.algorithm import Output
+from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
+from weft.ir.kernel.transforms.inline import map_exprs
 from weft.ir.kernel.transforms.mark import Unroll
-from weft.ir.kernel.transforms.online import OnlineReduce
+from weft.ir.kernel.transforms.online import LARGEST, OnlineReduce
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split import Split
+from weft.ir.ops import Op
 
 ONLINE_STEP = OnlineReduce("top", "total", "j", "j2")
 
@@ -54,6 +63,28 @@ REFUSED: tuple[Row, ...] = (
 )
 
 test_each_reason_is_given = refuses(REFUSED)
+
+
+def at_least(limit: float) -> Kernel:
+    """A softmax whose weights are exp(x - max(top, limit))."""
+
+    def limited(e: Expr) -> Expr | None:
+        is_top = isinstance(e, Load) and e.source == "top"
+        return ex.call(Op.MAX, e, ex.const(e.dtype, limit)) if is_top else None
+
+    items = tuple(
+        map_exprs(i, limited) if isinstance(i, Output) or i.name == "total" else i
+        for i in COLUMNS_FIRST.algorithm.items
+    )
+    return replace(COLUMNS_FIRST, algorithm=replace(COLUMNS_FIRST.algorithm, items=items))
+
+
+def test_a_maximum_has_no_limit_but_the_lowest_number() -> None:
+    """The factor exp(old - new) knows of no other: sums would be rescaled while the limit holds."""
+    assert ONLINE_STEP.check(at_least(-LARGEST[float32])) is None
+    for limit in (0.0, -1e30, float("-inf")):
+        refusal = ONLINE_STEP.check(at_least(limit))
+        assert refusal is not None and "not weighted by exp(x - top)" in refusal.why
 
 
 def test_a_sum_is_rescaled_whenever_the_maximum_moves() -> None:

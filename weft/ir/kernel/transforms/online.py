@@ -123,9 +123,12 @@ def _safe(k: Kernel, leader: str) -> Kernel:
 
 
 def running(e: Expr, leader: str) -> bool:
-    """The expression is the leader, or the leader kept finite."""
-    if isinstance(e, ScalarCall) and e.op is Op.MAX and isinstance(e.args[1], ex.Const):
-        e = e.args[0]
+    """The expression is the leader, or the leader kept finite; by no other limit, of which `scale` does not know."""
+    match e:
+        case ScalarCall(op=Op.MAX, args=(m, ex.Const(value=lowest))) if lowest == -LARGEST.get(e.dtype, 0):
+            e = m
+        case _:
+            pass
     return isinstance(e, Load) and e.source == leader
 
 
