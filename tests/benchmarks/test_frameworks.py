@@ -12,7 +12,7 @@ from benchmarks.frameworks.with_numpy import NumPy
 from benchmarks.frameworks.with_weft import Weft
 from benchmarks.variants import VARIANTS
 from benchmarks.worker import agree, check_of
-from benchmarks.workloads import SWEEP, WORKLOADS, causal_mask, normal
+from benchmarks.workloads import INFERENCE, SWEEP, WORKLOADS, causal_mask, normal
 
 WEFT, NUMPY = Weft.__new__(Weft), NumPy(1)
 
@@ -86,7 +86,7 @@ def test_overheads_count_right(kind: str) -> None:
 
 
 def test_every_workload_is_one_that_weft_runs() -> None:
-    kinds = {w.kind for w in (*WORKLOADS.values(), *SWEEP.values())}
+    kinds = {w.kind for w in (*WORKLOADS.values(), *SWEEP.values(), *INFERENCE.values())}
     assert all(hasattr(WEFT, k) for k in kinds) and len(SWEEP) >= 60
     assert {w.name for w in WORKLOADS.values() if w.goal is None and w.group == "products"} == set()
     assert all(v.kinds <= kinds for v in VARIANTS.values())
