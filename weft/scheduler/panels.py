@@ -20,7 +20,7 @@ from weft.ir.graph import Axes, Node, elements
 from weft.ir.index import Int, Var, ceildiv, coefficient, variables
 from weft.ir.loops import LoopKind
 from weft.ir.ops import MOVEMENT, Op
-from weft.scheduler.optimize.tiles import most_rows, tile_cycles
+from weft.scheduler.tiles import most_rows, tile_cycles
 
 MIN_ROWS, MAX_ROWS = 8, 1024
 """Rows of results for which a weight is laid out: with 1,024, packing takes some 2 % of a product (Zen 4, float32)."""

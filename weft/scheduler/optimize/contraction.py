@@ -67,7 +67,7 @@ from weft.scheduler.optimize.extents import blocks_of, typical
 from weft.scheduler.optimize.levels import PRODUCT_CHAIN, pinned_steps
 from weft.scheduler.optimize.rule import Choice, Rule, TileSize
 from weft.scheduler.optimize.steps import extent, merge, split, typical_extent
-from weft.scheduler.optimize.tiles import most_rows, tile_cycles
+from weft.scheduler.tiles import most_rows, tile_cycles
 
 MAX_UNPACKED_USES = 2
 """Uses of a panel that do not pay for packing it."""

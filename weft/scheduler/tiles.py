@@ -1,4 +1,5 @@
 """The cycles of a register tile of a product, for what chooses tiles and for what lays weights out for them."""
+# Tests: tests/scheduler/optimize/test_contraction.py, tests/scheduler/test_panels.py
 
 from __future__ import annotations
 
