@@ -162,8 +162,12 @@ def _descend(node: Node, index: tuple[Int, ...]) -> tuple[Node, tuple[Int, ...]]
     return node, index
 
 
-def _weights(node: Node, index: tuple[Int, ...]) -> tuple[Node, tuple[Int, ...]] | None:
-    """The exponential that is a factor of `node`, and the index at which it is read."""
+def _weights(
+    node: Node, index: tuple[Int, ...], without: set[Node] | None = None
+) -> tuple[Node, tuple[Int, ...]] | None:
+    """The exponential that is a factor of `node`, and the index at which it is read. `without`: products that are known
+    to have none; a factor may be shared many times over."""
+    without = set() if without is None else without
     while node.storage is None:
         if node.op in MOVEMENT:
             index = source(node, index).index
@@ -173,8 +177,12 @@ def _weights(node: Node, index: tuple[Int, ...]) -> tuple[Node, tuple[Int, ...]]
         elif node.op is Op.DIV or node.op is Op.CAST:
             node = node.inputs[0]
         elif node.op is Op.MUL:
-            left = _weights(node.inputs[0], index)
-            return left if left is not None else _weights(node.inputs[1], index)
+            if node in without:
+                return None
+            found = _weights(node.inputs[0], index, without) or _weights(node.inputs[1], index, without)
+            if found is None:
+                without.add(node)
+            return found
         elif node.op is Op.WHERE and isinstance(zero := node.inputs[2].attrs, Fill) and zero.value == 0:
             node = node.inputs[1]
         else:
