@@ -206,3 +206,16 @@ def test_nodes_and_their_memory_do_not_wait_for_the_garbage_collector() -> None:
     finally:
         gc.enable()
         realization._plans.update(plans)
+
+
+def test_a_graph_is_let_go_of_without_the_collector() -> None:
+    """What built a plan does not hold the graph in a cycle: its leaves' memory is free at once."""
+    gc.disable()
+    try:
+        x = weft.tensor(np.arange(12.0).reshape(3, 4))
+        storage = ref(x.value.node.storage)
+        (x.exp().sum(1) * 3 + 1.75).realize()
+        del x
+        assert storage() is None
+    finally:
+        gc.enable()

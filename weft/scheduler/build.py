@@ -303,16 +303,10 @@ class Assembly:
             used = tuple(variables[v] for v in kernel.variables)
             name, moved, flops = spec.algorithm.name, high(spec.bytes), high(spec.flops)
             info = KernelInfo(name, moved, flops, spec.why, spec.written, rate_dtype(spec.algorithm))
-            items.append((Launch(number[kernel], tuple(map(self.slot, nodes)), used), info))
-            self.traces[id(info)] = partial(self.trace, spec)
+            slots = tuple(map(self.slot, nodes))
+            items.append((Launch(number[kernel], slots, used), info))
+            self.traces[id(info)] = partial(_launch_accesses, spec, nodes, slots, kernel.in_place)
         return items
-
-    def trace(self, spec: KernelSpec, step: Step) -> StepAccesses:
-        """The accesses of a kernel's launch."""
-        nodes = self.param_nodes(spec)
-        updated = [k for k, p in enumerate(spec.algorithm.params) if p.name in spec.inplace]
-        slots, whats = [self.slot(n) for n in nodes], [What(0, n) for n in nodes]
-        return launch_trace(spec.algorithm, slots, updated, self.chosen[spec][0].in_place, whats)
 
     def largest(self) -> tuple[Tenant, ...]:
         """The intermediate and final results that need most memory."""
@@ -320,3 +314,15 @@ class Assembly:
         fresh = [n for k, n in enumerate(self.job.outputs) if k not in self.replaces]
         tenants += [Tenant(f"result {n!r}", nbytes(n)) for n in fresh]
         return tuple(sorted(tenants, key=lambda t: -t.nbytes)[:5])
+
+
+def _launch_accesses(
+    spec: KernelSpec,
+    nodes: Sequence[Node],
+    slots: Sequence[int],
+    shared: frozenset[tuple[int, int]],
+    step: Step,
+) -> StepAccesses:
+    """The accesses of a kernel's launch."""
+    updated = [k for k, p in enumerate(spec.algorithm.params) if p.name in spec.inplace]
+    return launch_trace(spec.algorithm, slots, updated, shared, [What(0, n) for n in nodes])
