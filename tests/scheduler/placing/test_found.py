@@ -149,11 +149,8 @@ def test_convolutions_exchange_the_rows_at_the_edges() -> None:
 
 
 def test_gradients_of_queries_keys_and_values_are_added_before_they_are_combined() -> None:
-    rows, width, heads = (
-        256,
-        1024,
-        16,
-    )  # of 512, the gradient goes by blocks, whose sums are combined one by one
+    # of 512 rows, the gradient goes by blocks, whose sums are combined one by one
+    rows, width, heads = 256, 1024, 16
     x = stored(1, rows, width).requires_grad_()
     w = [stored(width, width).requires_grad_() for _ in range(4)]
     q, k, v = ((x @ m).reshape(1, rows, heads, width // heads).transpose(1, 2) for m in w[:3])
