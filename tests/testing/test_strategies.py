@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+import weft
 from weft.ir import dtypes
 from weft.ir.ops import Op
 from weft.testing.programs import GraphProgram, numpy_leaf
@@ -62,3 +63,10 @@ def test_ill_conditioned_elements_get_room_and_others_do_not() -> None:
     square_difference = g.apply(Op.SUB, (g.apply(Op.MUL, (a, a)), g.apply(Op.MUL, (b, b))))
     loose, tight = allowed([square_difference])[0]
     assert loose > 10.0 and tight < 1e-4
+
+
+def test_disturbances_that_may_cancel_are_not_taken_for_none() -> None:
+    """A float32 that is rounded twice, and widened: each element may be off by its last place, not by float64's."""
+    x = weft.tensor(np.linspace(0.3, 5.7, 400, dtype=np.float32).reshape(1, 400)).cos().sum(0).double()
+    (bound,) = allowed([x.value.node])
+    assert np.all(bound >= 2.0**-23 * np.abs(evaluate([x.value.node])[0]))

@@ -1,6 +1,7 @@
 """The distance that a correct result may have from the reference: found by Monte Carlo arithmetic.
 
-The reference is run again with every inexact operand disturbed by a few units in its last place, at each use anew.
+The reference is run again with every inexact operand disturbed by a few units in its last place, at each use anew; and
+once with all of them up and once down, as disturbances by chance may cancel: those of two uses do for every second one.
 The largest deviation seen says how well conditioned each element is; elements whose disturbed runs are not all finite
 (overflow that one rounding decides) are not compared. Source: Parker, "Monte Carlo arithmetic", 1997.
 """
@@ -54,8 +55,8 @@ def allowed(nodes: Sequence[Node], trials: int = 4, seed: int = 0) -> list[Array
     rng = np.random.default_rng(seed)
     spread = [np.zeros(w.shape) for w in want]
     with np.errstate(all="ignore"):
-        for _ in range(trials):
-            for w, s, disturbed in zip(want, spread, _disturbed(nodes, rng), strict=True):
+        for signs in (*((-1.0, 1.0) for _ in range(trials)), (1.0,), (-1.0,)):
+            for w, s, disturbed in zip(want, spread, _disturbed(nodes, rng, signs), strict=True):
                 if w.dtype.kind in "iub":
                     continue
                 a, b = w.astype(np.float64), disturbed.astype(np.float64)
@@ -75,14 +76,14 @@ def _bound(want: Array, spread: Array, dtype: DType) -> Array:
     return 8 * spread + 2 * ULP * (EPSILON[dtype] * size + smallest)
 
 
-def _disturbed(nodes: Sequence[Node], rng: np.random.Generator) -> list[Array]:
+def _disturbed(nodes: Sequence[Node], rng: np.random.Generator, signs: Sequence[float]) -> list[Array]:
     values: dict[int, Array] = {}
     sharp: dict[int, bool] = {}
     for node in toposort(nodes, stop_at_storage=False):
         inputs = [
             values[id(i)]
             if sharp[id(i)] and node.op not in _ORDERED
-            else _disturb(values[id(i)], i.dtype, rng)
+            else _disturb(values[id(i)], i.dtype, rng, signs)
             for i in node.inputs
         ]
         rule: Callable[..., Any] = REFERENCE[node.op]
@@ -93,7 +94,7 @@ def _disturbed(nodes: Sequence[Node], rng: np.random.Generator) -> list[Array]:
             else out
         )
         sharp[id(node)] = exact(node.op, node.dtype, [sharp[id(i)] for i in node.inputs])
-    return [values[id(n)] if sharp[id(n)] else _disturb(values[id(n)], n.dtype, rng) for n in nodes]
+    return [values[id(n)] if sharp[id(n)] else _disturb(values[id(n)], n.dtype, rng, signs) for n in nodes]
 
 
 def _uncertain_overflow(
@@ -119,11 +120,11 @@ def _sizes(node: Node) -> tuple[int, ...]:
     return sizes
 
 
-def _disturb(x: Array, dtype: DType, rng: np.random.Generator) -> Array:
+def _disturb(x: Array, dtype: DType, rng: np.random.Generator, signs: Sequence[float]) -> Array:
     if not dtype.is_float or x.size == 0:
         return x
     wide = x.astype(np.float64)
-    factor = 1 + ULP * EPSILON[dtype] * rng.choice((-1.0, 1.0), x.shape)
+    factor = 1 + ULP * EPSILON[dtype] * rng.choice(signs, x.shape)
     return np.asarray(np.where(np.isfinite(wide), wide * factor, wide)).astype(to_numpy(dtype))
 
 
