@@ -243,9 +243,14 @@ def two_dots(change: Callable[[Any], Any]) -> Algorithm:
     out = Output(
         "out",
         (y,),
-        (StoreTo("r", (y.var,), ex.call(Op.ADD, Load(F, "p", (y.var,)), Load(F, "q", (y.var,)))),),
+        (StoreTo("r", (y.var, 0), ex.call(Op.ADD, Load(F, "p", (y.var,)), Load(F, "q", (y.var,)))),),
     )
-    params = (Param("a", F, (8, 64)), Param("px", F, (64,)), Param("qx", F, (64,)), Param("r", F, (8,), True))
+    params = (
+        Param("a", F, (8, 64)),
+        Param("px", F, (64,)),
+        Param("qx", F, (64,)),
+        Param("r", F, (8, 8), True),
+    )
     return Algorithm("two_dots", params, (), tuple(x for i in (*dots, out) for x in change(i)))
 
 
@@ -254,7 +259,7 @@ def stored_before(i: Any) -> Any:
     if i.name != "q":
         return (i,)
     y = axis("y1", 8)
-    return Output("first", (y,), (StoreTo("r", (y.var,), Load(F, "p", (y.var,))),)), i
+    return Output("first", (y,), (StoreTo("r", (y.var, 0), Load(F, "p", (y.var,))),)), i
 
 
 def by_result(i: Any) -> Any:
