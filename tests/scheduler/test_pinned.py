@@ -17,13 +17,20 @@ from weft.backends import registry
 from weft.distributed import init_device_mesh
 from weft.distributed.tensor import Replicate, Shard, distribute_tensor
 from weft.errors import ArgumentError, DeviceError
+from weft.ir import expr as ex
 from weft.ir import numerics
-from weft.ir.kernel.algorithm import ItemValue
+from weft.ir.expr import Load
+from weft.ir.kernel.algorithm import Algorithm, ItemValue, Output, Param, Reduce, StoreTo
+from weft.ir.kernel.schedule import initial
+from weft.ir.kernel.transforms.base import Refusal
 from weft.ir.loops import LoopKind
 from weft.ir.numerics import Tree
 from weft.ir.ops import Op
 from weft.scheduler.kernelize import kernelize
+from weft.scheduler.optimize import pinned_dots
 from weft.scheduler.optimize.rules import schedule
+from weft.testing.kernels import F as f32
+from weft.testing.kernels import axis, mul
 
 ROWS = (1, 2, 7, 16, 33, 130)
 """Rows of a slice: fewer and more than tiles and vectors have, and none that divides the next."""
@@ -130,6 +137,44 @@ def test_a_row_times_several_weights_reads_all_in_squares() -> None:
     for depth, columns in ((300, 77), (64, 16), (1000, 33), (17, 5)):
         weights = [weft.tensor(array(columns, depth, seed=seed)) for seed in (1, 2)]
         assert_slices_agree(lambda x, weights=weights: (gated(x, *weights),), [array(9, depth)], (1, 2, 9))
+
+
+@pytest.mark.parametrize(
+    "columns, depths, choice",
+    [
+        (77, (256, 256), "squares of 16 by 16"),
+        (2, (256, 256), "squares of 16 by 16"),  # the axis of two results is one to run side by side along
+        (77, (256, 20), "squares of 16 by 4"),  # steps that divide both sums
+        (77, (20, 256), "squares of 16 by 4"),
+        (77, (256, 7), "8 chains side by side"),  # a sum shorter than a square
+    ],
+)
+def test_sums_side_by_side_take_the_steps_that_all_have(
+    columns: int, depths: tuple[int, int], choice: str
+) -> None:
+    info = replace(registry.open_device("cpu:0").info, vector_bytes=64, vector_registers=32)
+    a, b = axis("a", columns), axis("b", columns)
+    dots = [
+        ItemValue(
+            name,
+            (i,),
+            mul(Load(f32, f"{name}w", (i.var, n.var)), Load(f32, f"{name}x", (n.var,))),
+            Reduce(Op.ADD, (n,), Tree.PRODUCTS),
+        )
+        for name, i, n in (("p", a, axis("np", depths[0])), ("q", b, axis("nq", depths[1])))
+    ]
+    y = axis("y", columns)
+    added = ex.call(Op.ADD, *(Load(f32, d.name, (y.var,)) for d in dots))
+    params = [
+        p
+        for d, n in zip(dots, depths, strict=True)
+        for p in (Param(f"{d.name}w", f32, (columns, n)), Param(f"{d.name}x", f32, (n,)))
+    ]
+    out = Output("out", (y,), (StoreTo("r", (y.var,), added),))
+    algorithm = Algorithm("sums", (*params, Param("r", f32, (columns,), True)), (), (*dots, out))
+    form = pinned_dots.recognise(initial(algorithm), info)
+    assert not isinstance(form, Refusal)
+    assert str(pinned_dots.choose(form, info)) == f"{choice} along a"
 
 
 def test_one_row_of_a_large_product_is_summed_in_its_blocks_by_tasks() -> None:

@@ -6,7 +6,7 @@ times several, side by side.
 Lanes along the sum would change its order, so they run along j, in squares (`squares.py`). Where there are none, each
 result has a chain of its own, in scalars, and as many chains run side by side as hide the latency of an addition.
 """
-# Tests: tests/scheduler/test_pinned.py
+# Tests: tests/scheduler/test_pinned.py, tests/scheduler/optimize/test_refusals.py
 
 from __future__ import annotations
 
