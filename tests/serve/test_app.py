@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -269,6 +270,22 @@ def test_who_goes_away_frees_the_row(app: App) -> None:
     asyncio.run(client.ask("POST", "/v1/completions", [json.dumps(fields).encode()], {}))
     assert not client.body.endswith(b"[DONE]\n\n")
     asyncio.run(_until(lambda: app.engine.running == 0 and not app.engine.batch.is_busy))
+    complete(app)
+
+
+def test_who_goes_away_is_noticed_while_all_that_is_to_be_sent_is_there(app: App) -> None:
+    client = Client(app)
+
+    def on_send() -> None:
+        if len(client.sent) == 3:
+            while app.engine.running:  # the loop stands still, the engine writes on
+                time.sleep(0.001)
+            client.gone.set()
+
+    client.on_send = on_send
+    fields = {"prompt": "AB", "max_tokens": 40, "stream": True}
+    asyncio.run(client.ask("POST", "/v1/completions", [json.dumps(fields).encode()], {}))
+    assert 3 <= len(client.sent) < 10
     complete(app)
 
 

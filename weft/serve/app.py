@@ -411,6 +411,7 @@ class _Reply:
             ]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
+        await asyncio.sleep(0)  # sending may not wait at all: others, and who goes away, have turns
 
 
 async def _grown(
