@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.scheduler.optimize.test_contraction import info
+from weft.ir.kernel.schedule import initial
 from weft.ir.loops import LoopKind
-from weft.scheduler.optimize.parallel import BUSY_WAKES, in_company
+from weft.scheduler.optimize.parallel import BUSY_WAKES, in_company, padded, spread
 from weft.scheduler.optimize.rules import schedule
 from weft.testing.kernels import columns
 
@@ -25,6 +26,7 @@ WAKE, JOIN = ONE.costs.wake_ns, ONE.costs.join_ns
         ([JOIN / 2] * 1000, False),  # nothing to share
         ([JOIN / 2] * 1000 + [2 * JOIN] * 100, False),  # they would sleep in between
         ([JOIN / 2] * 100 + [2 * JOIN] * 100, True),
+        ([JOIN / 2] * 400 + [2 * JOIN] * 100, True),  # half of the time each
     ],
 )
 def test_cores_are_awake_in_plans_that_keep_them_busy(works: list[float], awake: bool) -> None:
@@ -44,3 +46,45 @@ def test_what_is_small_is_shared_where_cores_are_awake() -> None:
         for i in (ONE, awake)
     ]
     assert tasks == [False, True]
+
+
+Loops = list[tuple[int, LoopKind]]
+SERIAL, PARALLEL = LoopKind.SERIAL, LoopKind.PARALLEL
+
+
+@pytest.mark.parametrize(
+    ("shape", "leading", "loops"),
+    [
+        ((48, 6), 0, [(48, SERIAL), (6, SERIAL)]),
+        (
+            (48, 6),
+            1,
+            [(16, PARALLEL), (3, SERIAL), (6, SERIAL)],
+        ),  # the least number of equal tasks from 16 on
+        ((48, 6), 2, [(16, PARALLEL), (18, SERIAL)]),
+        ((34, 2), 1, [(17, PARALLEL), (2, SERIAL), (2, SERIAL)]),
+        ((37, 2), 1, [(37, PARALLEL), (2, SERIAL)]),  # no other number divides it
+        ((7, 5), 1, [(7, PARALLEL), (5, SERIAL)]),
+        ((7, 5), 2, [(35, PARALLEL)]),
+    ],
+)
+def test_leading_loops_become_one_of_equal_tasks(shape: tuple[int, int], leading: int, loops: Loops) -> None:
+    k = initial(columns(*shape).algorithm)
+    names = [s.var.name for s in k.nests["out"].loops]
+    made = spread(k, "out", names[:leading], ONE)
+    assert [(s.extent, s.kind) for s in made.nests["out"].loops] == loops
+
+
+def test_loops_that_are_not_adjacent_are_not_one() -> None:
+    k = initial(columns(48, 6).algorithm)
+    outer, inner = (s.var.name for s in k.nests["out"].loops)
+    made = spread(k, "out", [inner, outer], ONE)
+    assert [(s.extent, s.kind) for s in made.nests["out"].loops] == [(48, SERIAL), (6, PARALLEL)]
+
+
+@pytest.mark.parametrize(
+    ("extent", "parallel", "whole"),
+    [(1, True, 16), (17, True, 32), (17, False, 32), (16 * 17, True, 16 * 32), (16 * 17, False, 16 * 17)],
+)
+def test_extents_are_padded_to_vectors_and_vectors_to_tasks(extent: int, parallel: bool, whole: int) -> None:
+    assert padded(extent, 16, ONE, parallel) == whole
