@@ -9,7 +9,8 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from weft.ir.graph import Node
+from weft.ir.graph import Node, apply
+from weft.ir.ops import Op
 from weft.ir.regions.boxes import IndexBox, Interval, full, holds
 from weft.ir.regions.parts import PartsOf, parts_of, shrunk
 from weft.ir.rewrite import rebuilt
@@ -61,3 +62,22 @@ def test_parts_found_for_a_node_make_those_of_nodes_that_are_alike(random: Rando
     whole, got = evaluate([other, made])
     wanted = whole[tuple(slice(i.lo, i.hi) for i in box)]  # pyright: ignore[reportArgumentType]
     np.testing.assert_array_equal(got, wanted, err_msg=f"{node!r} {node.attrs} {box}")
+
+
+def test_a_walk_ends_once_at_each_box_that_others_are_made_from() -> None:
+    x = leaf(8, 4)
+    whole = full(x.shape)
+    y = apply(Op.NEG, (x,), None, x.shape)
+    both = apply(
+        Op.ADD,
+        (shrunk(y, whole, (Interval(0, 4), whole[1])), shrunk(y, whole, (Interval(4, 8), whole[1]))),
+        None,
+        (4, 4),
+    )
+    z = apply(Op.MUL, (both, both), None, (4, 4))
+    box = (Interval(1, 3), Interval(0, 2))
+    wanted = {(Interval(1, 3), box[1]), (Interval(5, 7), box[1])}
+    for n in (x, y):
+        ends = list(PartsOf().ends([(z, box), (z, box)], lambda m, _, n=n: m is n))
+        assert all(m is n for m, _ in ends) and len(ends) == 2 and {b for _, b in ends} == wanted
+    assert list(PartsOf().ends([(z, box)], lambda m, b: m is z)) == [(z, box)]

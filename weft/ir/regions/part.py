@@ -14,6 +14,7 @@ from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import IndexBox, Interval
 
 Make: TypeAlias = Callable[[Sequence[Node]], Node]
+Place: TypeAlias = tuple[Node, IndexBox]
 _T = TypeVar("_T")
 
 
@@ -24,6 +25,10 @@ class Parts:
 
     inputs: tuple[IndexBox | None, ...]
     make: Make
+
+    def places(self, node: Node) -> list[Place]:
+        """The inputs of the node whose parts these are, of which they are made, with their boxes."""
+        return [(i, b) for i, b in zip(node.inputs, self.inputs, strict=True) if b is not None]
 
     def cut(self, around: IndexBox, box: IndexBox) -> Parts:
         """The parts of a box, where these are those of a box around it."""

@@ -11,7 +11,7 @@ made likewise (`weft.ir.regions.moving`), or from whole axes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -24,7 +24,7 @@ from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import IndexBox, Interval
 from weft.ir.regions.graphs import needs, reaches
 from weft.ir.regions.moving import moving_parts
-from weft.ir.regions.part import Parts, attributes, same_op, shrunk, size_of, taken_at, whole_of
+from weft.ir.regions.part import Parts, Place, attributes, same_op, shrunk, size_of, taken_at, whole_of
 from weft.ir.regions.region import Region
 from weft.ir.template import GraphTemplate
 
@@ -284,7 +284,6 @@ _PLACED_ALONG: dict[Op, Callable[[Node], Sequence[int]]] = {
 # graphs -------------------------------------------------------------------------------------------------------------
 
 
-Place: TypeAlias = tuple[Node, IndexBox]
 Taken: TypeAlias = Callable[[Node, IndexBox], Node | None]
 """taken(node, box): a node that has that box already; None where it is to be made of parts."""
 
@@ -309,6 +308,19 @@ class PartsOf(dict[Place, Parts]):
         self[key] = found
         return found
 
+    def ends(self, of: Iterable[Place], is_end: Callable[[Node, IndexBox], bool]) -> Iterator[Place]:
+        """The places at which to end that others are made from, each once."""
+        stack, seen = [*of], set[Place]()
+        while stack:
+            place = stack.pop()
+            if place in seen:
+                continue
+            seen.add(place)
+            if is_end(*place):
+                yield place
+            else:
+                stack += self[place].places(place[0])
+
 
 def pulled(node: Node, box: IndexBox, taken: Taken, made: dict[Place, Node], parts: PartsOf) -> Node:
     """A box of a node, made of parts of what it is computed from, down to what is `taken`. All that is made on the
@@ -324,7 +336,7 @@ def pulled(node: Node, box: IndexBox, taken: Taken, made: dict[Place, Node], par
             made[place] = given
             continue
         of = parts[place]
-        inputs = [(i, b) for i, b in zip(place[0].inputs, of.inputs, strict=True) if b is not None]
+        inputs = of.places(place[0])
         missing = [i for i in inputs if i not in made]
         if missing:
             stack += missing

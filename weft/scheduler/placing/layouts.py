@@ -597,9 +597,8 @@ def _cuts(
 
 def _demand(boxes_of: dict[Node, IndexBox], n: Node, of: Parts) -> None:
     """Add the boxes that a part is made of: of what is needed several times, the box around all."""
-    for i, b in zip(n.inputs, of.inputs, strict=True):
-        if b is not None:
-            boxes_of[i] = bx.enclosing([boxes_of[i], b]) if i in boxes_of else b
+    for i, b in of.places(n):
+        boxes_of[i] = bx.enclosing([boxes_of[i], b]) if i in boxes_of else b
 
 
 def _partial_axes(layout: Layout | Split) -> tuple[int, ...]:

@@ -349,8 +349,7 @@ class _Lowering:
             self._settle_online(cut, cut.online)
             return
         for k, device in enumerate(devices):
-            inputs = zip(cut.node.inputs, self._first(cut, k).inputs, strict=True)
-            self._demand_below([(i, b) for i, b in inputs if b is not None], device)
+            self._demand_below(self._first(cut, k).places(cut.node), device)
 
     def _settle_addition(self, cut: _Cut) -> None:
         """Ask for the terms that it adds up, and on the first device for what it counts once."""
@@ -386,20 +385,11 @@ class _Lowering:
         """True for the device of those that share a sum that counts what is in no terms."""
         return all(self.mesh.coordinates(k)[m] == 0 for m in summed_axes(cut.layout, cut.split))
 
-    def _demand_below(self, stack: list[Place], device: str) -> None:
+    def _demand_below(self, first: Sequence[Place], device: str) -> None:
         """Ask for what boxes are made from on a device."""
-        seen: set[Place] = set()
-        while stack:
-            place = stack.pop()
-            if place in seen:
-                continue
-            seen.add(place)
-            n, box = place
+        for n, box in self.parts.ends(first, lambda n, _: n in self.cuts or self._is_single(n)):
             if n in self.cuts:
                 self._demand(n, box, device)
-            elif not self._is_single(n):
-                inputs = zip(n.inputs, self.parts[place].inputs, strict=True)
-                stack += [(i, b) for i, b in inputs if b is not None]
 
     def _first(self, cut: _Cut, k: int) -> Parts:
         """The parts that device number k makes its term from, or its box."""
@@ -473,8 +463,7 @@ class _Lowering:
     def _local(self, cut: _Cut, k: int) -> Node:
         """A device's term, or its box where there are none."""
         device, of = self.mesh.devices[k], self._first(cut, k)
-        inputs = zip(cut.node.inputs, of.inputs, strict=True)
-        return self._on(of.make([self._pulled(i, b, device) for i, b in inputs if b is not None]), device)
+        return self._on(of.make([self._pulled(i, b, device) for i, b in of.places(cut.node)]), device)
 
     def _added(self, cut: _Cut, k: int) -> Node:
         """A device's term of an addition of terms."""

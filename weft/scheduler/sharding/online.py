@@ -168,19 +168,9 @@ class States:
 
     def _note(self, needed: dict[Node, list[IndexBox]], place: Place) -> None:
         """Note the boxes of the state that a box is made of."""
-        stack, seen = [place], set[Place]()
-        while stack:
-            n, box = stack.pop()
-            if (n, box) in seen:
-                continue
-            seen.add((n, box))
-            if n in self.of.state:
-                found = needed.setdefault(n, [])
-                if box not in found:
-                    found.append(box)
-            elif n.storage is None:
-                inputs = zip(n.inputs, self.parts[n, box].inputs, strict=True)
-                stack += [(i, b) for i, b in inputs if b is not None]
+        for n, box in self.parts.ends([place], lambda n, _: n in self.of.state or n.storage is not None):
+            if n in self.of.state and box not in needed.setdefault(n, []):
+                needed[n].append(box)
 
     def terms(self, block: Interval) -> Iterable[tuple[Node, Parts]]:
         """The maximum and the sums of a block, and the parts of each. What these are made of is below the maximum, or
@@ -191,24 +181,9 @@ class States:
 
     def needs(self, block: Interval, is_end: Callable[[Node], bool]) -> Iterable[Place]:
         """The boxes that a block's state is made of, of nodes at which to end."""
-        stack = [
-            (i, b)
-            for n, of in self.terms(block)
-            for i, b in zip(n.inputs, of.inputs, strict=True)
-            if b is not None
-        ]
-        seen: set[Place] = set()
-        while stack:
-            place = stack.pop()
-            n = place[0]
-            if place in seen or n is self.of.maximum:
-                continue
-            seen.add(place)
-            if is_end(n):
-                yield place
-            else:
-                inputs = zip(n.inputs, self.parts[place].inputs, strict=True)
-                stack += [(i, b) for i, b in inputs if b is not None]
+        first = [place for n, of in self.terms(block) for place in of.places(n)]
+        ends = self.parts.ends(first, lambda n, _: n is self.of.maximum or is_end(n))
+        return [place for place in ends if place[0] is not self.of.maximum]
 
     def made(self, block: Interval, taken: Taken) -> tuple[Node, ...]:
         """A block's state, of what is taken."""
@@ -222,11 +197,7 @@ class States:
                 return taken(m, box)
 
             made: dict[Place, Node] = {}
-            xs = [
-                pulled(i, b, given, made, self.parts)
-                for i, b in zip(n.inputs, of.inputs, strict=True)
-                if b is not None
-            ]
+            xs = [pulled(i, b, given, made, self.parts) for i, b in of.places(n)]
             found.append(of.make(xs))
         return tuple(found)
 

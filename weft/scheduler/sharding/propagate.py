@@ -336,7 +336,7 @@ class Propagation:
                 held = [self._box(layout, node.shape, g) for g in sharing(mesh, layout, split, k)]
                 term = held[0] if held.count(held[0]) == len(held) else term_box(held)
             of = first_parts(node, term, split, mesh, k, self.parts)
-            inputs = tuple([(i, b) for i, b in zip(node.inputs, of.inputs, strict=True) if b is not None])
+            inputs = tuple(of.places(node))
             moved += self._lacking(k, inputs)
             work = max([work, count(term), *(count(b) for _, b in inputs)])
             if is_partial(layout):
@@ -372,19 +372,14 @@ class Propagation:
     def _pulled(self, inputs: Iterable[Place]) -> list[Place]:
         """The box of each cut that these boxes are made from."""
         wanted: dict[Node, list[IndexBox]] = {}
-        seen: set[Place] = set()
-        stack = list(inputs)
-        while stack:
-            place = stack.pop()
-            n, box = place
-            if place in seen or not count(box):
-                continue
-            seen.add(place)
-            if n in self.layouts or (n.device is not None and n.device != self.mesh.name):
+
+        def is_end(n: Node, box: IndexBox) -> bool:
+            elsewhere = n.device is not None and n.device != self.mesh.name
+            return n in self.layouts or elsewhere or not count(box)
+
+        for n, box in self.parts.ends(inputs, is_end):
+            if count(box):
                 wanted.setdefault(n, []).append(box)
-            else:
-                of = self.parts[place].inputs
-                stack += [(i, b) for i, b in zip(n.inputs, of, strict=True) if b is not None]
         return [(n, bx.enclosing(of)) for n, of in wanted.items()]
 
 

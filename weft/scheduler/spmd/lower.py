@@ -243,28 +243,17 @@ class _Lowering:
         if cut.node.storage is not None or self._is_from_one(cut.node):
             return
         if adds_terms(cut.split):
-            stack = self._taken_by(cut)
+            first = self._taken_by(cut)
         elif cut.online is not None:
             states = States(cut.online, cut.term, self.parts)
             blocks = self._blocks(cut, cut.online)
-            stack = [p for b in blocks for p in states.needs(b, lambda n: n in self.cuts or n in self.leaves)]
+            first = [p for b in blocks for p in states.needs(b, lambda n: n in self.cuts or n in self.leaves)]
         else:
             of = self._first(cut)
-            stack = [(i, b) for i, b in zip(cut.node.inputs, of.inputs, strict=True) if b is not None]
-        seen: set[Place] = set()
-        while stack:
-            place = stack.pop()
-            if place in seen:
-                continue
-            seen.add(place)
-            n, box = place
-            if n in self.cuts:
-                wanted = self.cuts[n].demands
-                if box not in wanted:
-                    wanted.append(box)
-            else:
-                inputs = zip(n.inputs, self.parts[place].inputs, strict=True)
-                stack += [(i, b) for i, b in inputs if b is not None]
+            first = of.places(cut.node)
+        for n, box in self.parts.ends(first, lambda n, _: n in self.cuts or not n.inputs):
+            if n in self.cuts and box not in self.cuts[n].demands:
+                self.cuts[n].demands.append(box)
 
     def _blocks(self, cut: _Cut, of: Online) -> list[Interval]:
         """The blocks of an online sum's axis that a device takes, its own first, then from one to the next."""
@@ -362,8 +351,7 @@ class _Lowering:
             cut.local = self._on(self._added(cut))
         else:
             of = self._first(cut)
-            inputs = [(i, b) for i, b in zip(n.inputs, of.inputs, strict=True) if b is not None]
-            xs = [pulled(i, b, self._taken, self.made, self.parts) for i, b in inputs]
+            xs = [pulled(i, b, self._taken, self.made, self.parts) for i, b in of.places(n)]
             cut.local = self._on(of.make(xs))
         if not cut.summed:
             cut.value = cut.local
