@@ -17,14 +17,15 @@ from weft.backends.llvm import scalar
 from weft.backends.protocol import DeviceInfo
 from weft.core.args.handle import wrap
 from weft.ir import graph
-from weft.ir.kernel.algorithm import Algorithm
+from weft.ir.expr import Load
+from weft.ir.kernel.algorithm import Algorithm, ItemValue, Output, Param, Reduce, StoreTo
 from weft.ir.kernel.lower import lower
 from weft.ir.kernel.schedule import Kernel, initial
 from weft.ir.kernel.transforms.base import Refusal, run
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split import Split
 from weft.ir.loops import LoopKind
-from weft.ir.ops import ELEMENTWISE
+from weft.ir.ops import ELEMENTWISE, Op
 from weft.scheduler.generalize import generalize
 from weft.scheduler.kernelize import kernelize_all, kernels
 from weft.scheduler.kernelize.cost import NO_LIMIT
@@ -33,7 +34,7 @@ from weft.scheduler.optimize.levels import BLOCK_PRODUCT_CHAIN, PRODUCT_CHAIN, S
 from weft.scheduler.optimize.rule import Chosen
 from weft.scheduler.optimize.rules import schedule
 from weft.testing.chains import chains
-from weft.testing.kernels import total
+from weft.testing.kernels import axis, matmul, total
 
 F = weft.nn.functional
 M = 1_000_000
@@ -189,3 +190,66 @@ def test_only_loops_that_reduce_count() -> None:
     """16 * 8 additions in sequence for each of many rows are left as they are."""
     k = run(initial(total(M, 128, "j").algorithm), Split("j", 8), Permute("s", ("jo", "i", "ji")))
     assert isinstance(levels.recognise(k, DESCRIPTIONS["avx2, 16 cores"]), Refusal)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "steps", "is_long"),
+    [
+        ((2 * SUM_CHAIN,), 1, False),
+        ((2 * SUM_CHAIN + 1,), 1, True),
+        ((SUM_CHAIN,), 2, False),
+        ((2, SUM_CHAIN), 2, True),
+    ],
+)
+def test_twice_a_chain_is_left_as_it_is(sizes: Sequence[int], steps: int, is_long: bool) -> None:
+    assert levels.long(tuple([axis(f"n{k}", n) for k, n in enumerate(sizes)]), steps) is is_long
+
+
+@pytest.mark.parametrize(
+    ("sizes", "steps", "own", "parts"),
+    [
+        ((300, 32), 32, (150,), (2, 32)),  # two of 32 steps each are as many as a chain
+        ((301, 64), 64, (301,), (64,)),  # no divisor of 301 is: a part for each
+        ((4, 64), 128, (4,), (64,)),
+        ((3, 5, 64), 32, (3, 5), (64,)),
+    ],
+)
+def test_a_sum_over_one_axis_is_set_apart_with_as_much_as_makes_no_long_chain(
+    sizes: tuple[int, ...], steps: int, own: tuple[int, ...], parts: tuple[int, ...]
+) -> None:
+    k = initial(summed_over(*sizes))
+    k, part, at = levels.apart(k, "s", f"n{len(sizes) - 1}", steps)
+    assert part != "s"
+    assert tuple(a.extent for a in levels.summed(k, "s")) == own
+    assert tuple(a.extent for a in levels.summed(k, part)) == parts
+    assert next(a.extent for a in levels.summed(k, part) if a.var.name == at) == sizes[-1]
+
+
+def test_a_short_sum_stays_whole() -> None:
+    k = initial(summed_over(2, 64))
+    assert levels.apart(k, "s", "n1", 64) == (k, "s", "n1")
+
+
+def summed_over(*sizes: int) -> Algorithm:
+    """The sum of an array over all of its axes."""
+    axes = tuple([axis(f"n{k}", n) for k, n in enumerate(sizes)])
+    s = ItemValue("s", (), Load(weft.float32, "a", tuple([a.var for a in axes])), Reduce(Op.ADD, axes))
+    out = Output("out", (), (StoreTo("r", (), Load(weft.float32, "s", ())),))
+    return Algorithm(
+        "sum", (Param("a", weft.float32, sizes), Param("r", weft.float32, (), True)), (), (s, out)
+    )
+
+
+def test_sums_of_integers_and_greatest_elements_are_not_set_aside() -> None:
+    for x in (leaf(M, dtype=weft.int32).sum(dtype=weft.int32), leaf(M).amax()):
+        (spec,) = kernels(kernelize_all([x.value.node], NO_LIMIT))
+        assert isinstance(levels.recognise(initial(spec.algorithm), DESCRIPTIONS["scalar"]), Refusal)
+
+
+def test_products_with_reuse_may_be_longer() -> None:
+    product, plain = matmul(8, 8, 8).algorithm.items[0], total(8, 32, "j").algorithm.items[0]
+    assert isinstance(product, ItemValue) and isinstance(plain, ItemValue)
+    cores, blocks = DESCRIPTIONS["scalar"], DESCRIPTIONS["threads"]
+    assert levels.most(product, cores) == (PRODUCT_CHAIN, PRODUCT_CHAIN // 2)
+    assert levels.most(product, blocks) == (BLOCK_PRODUCT_CHAIN, PRODUCT_CHAIN // 2)
+    assert levels.most(plain, cores) == levels.most(plain, blocks) == (2 * SUM_CHAIN, SUM_CHAIN)
