@@ -14,7 +14,7 @@ import weft
 from weft import nn
 from weft.core.args.handle import wrap
 from weft.core.compile import plan_replay, replay
-from weft.core.execute import edits
+from weft.core.execute import edits, ownership
 from weft.core.execute.changes import restored_on_error
 
 rng = np.random.default_rng(11)
@@ -209,3 +209,29 @@ def test_tensors_stand_for_other_values_in_named_places_only() -> None:
             assert function in MADE | NOTED or f"{function} {of}" in OTHERS, (
                 f"{path}: {function} sets {of}.value"
             )
+
+
+def test_writing_over_the_only_elements_that_are_watched_is_an_edit() -> None:
+    t = weft.ones(4).clone().realize()
+    assert ownership.watch_writes(t.value.node.storage)
+    before = edits.elements.latest()
+    ownership.to_be_written(t)  # its last storage goes, and with it who watches
+    assert edits.elements.latest() != before
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_session_sees_steps_where_no_other_thread_runs(
+    others: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (plan_replay, replay, ownership):
+        monkeypatch.setattr(module, "sole_thread", lambda: True)
+    w, b, x = (weft.tensor(np.full((4, 4), n, np.float32)) for n in (1, 2, 3))
+    s = weft.session((lambda x: x @ w + b) if others else (lambda x: x @ w))
+    update = weft.compile(lambda g: w.sub_(g))
+    for n in range(6):
+        x[0] = float(n)
+        s(x)
+        s(x)
+        update(weft.tensor(np.ones((4, 4), np.float32)))
+        wanted = x.numpy() @ w.numpy() + (b.numpy() if others else 0)
+        np.testing.assert_array_equal(s(x).numpy(), wanted)

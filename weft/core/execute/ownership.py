@@ -72,11 +72,11 @@ def is_watched() -> bool:
 def to_be_written(t: Any) -> None:
     """Forget what was computed from the memory that `t` stands for, which only `t` can see: it is about to be written
     over."""
-    node = t.value.node
+    node, watched = t.value.node, bool(_sources)  # before: a storage that nobody holds is no source any more
     try:
         node.storage = _anew(node.storage)
     finally:
-        if _sources:
+        if watched:
             edits.elements.note()
     if known_ranges and not node.dtype.is_float:
         known_ranges.pop(node, None)
@@ -153,10 +153,10 @@ class _Overwritten(Storage):
 class Taken:
     """The memory of a tensor that nobody else can see until it is given back, which may be done again."""
 
-    __slots__ = ("_node", "_stand_in", "storage")
+    __slots__ = ("_node", "_stand_in", "_watched", "storage")
 
     def __init__(self, node: Node, storage: Storage) -> None:
-        self._node, self.storage = node, storage
+        self._node, self.storage, self._watched = node, storage, False
         self._stand_in = _Overwritten(storage)
 
     def hide(self) -> None:
@@ -165,6 +165,7 @@ class Taken:
             self._node.storage = self._stand_in
         finally:
             if _sources:
+                self._watched = True
                 edits.elements.note()
                 self.storage = _anew(self.storage)
         if known_ranges:
@@ -175,7 +176,7 @@ class Taken:
         try:
             self._node.storage = self.storage
         finally:
-            if _sources:
+            if self._watched or _sources:
                 edits.elements.note()
         self._stand_in.done(self.storage)
 
