@@ -1,4 +1,4 @@
-"""The command line: `python -m weft devices | demo | explain | bench | cache | generate | serve | run`."""
+"""The command line: `python -m weft devices | demo | explain | bench | cache | prepare | generate | serve | run`."""
 # Tests: tests/test_main.py, tests/as_torch/test_run.py
 
 from __future__ import annotations
@@ -114,6 +114,16 @@ def cache(clear: bool) -> None:
         print(f"{used.folder}: {used.entries} entries, {used.nbytes:,} bytes")
 
 
+def prepare() -> None:
+    """Fills the cache on disk with basic programs, and says how far it is."""
+    from weft import prepare as basics
+
+    start = time.perf_counter()
+    for p in basics.prepare(basics.SAMPLES):
+        print(f"{p.done} of {p.count}: {p.name} ({time.perf_counter() - start:.1f} s)", flush=True)
+    cache(False)
+
+
 def generate(
     folder: str,
     prompt: str,
@@ -208,6 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     commands.add_parser("bench", help="weft's benchmarks, beside what else is installed", add_help=False)
     cached = commands.add_parser("cache", help="where compiled programs are kept, and how much they take")
     cached.add_argument("--clear", action="store_true", help="remove them")
+    commands.add_parser("prepare", help="compile what first steps of common models need, ahead of time")
     writing = commands.add_parser("generate", help="a text written on by the model in a folder, or GGUF file")
     writing.add_argument("folder", help="with config.json, safetensors and tokenizer.json; or a GGUF file")
     writing.add_argument("prompt")
@@ -240,6 +251,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 devices(chosen.measure)
             case "demo":
                 demo()
+            case "prepare":
+                prepare()
             case "explain":
                 explain(chosen.expression, chosen.time, chosen.kernel, chosen.show)
             case "generate":

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from weft.backends.protocol import Device
@@ -45,6 +47,19 @@ PATIENCE = 4.0
 machine: then it is built here. A run on the basic plan takes up to twice as long, so waiting has cost about as much."""
 
 log = logging.getLogger(__name__)
+
+_ahead: ContextVar[bool] = ContextVar("basic_plans_ahead", default=False)
+
+
+@contextmanager
+def ahead() -> Generator[None]:
+    """A block in which each new graph gets a basic plan, whatever has to be compiled for it, and no final one is asked
+    for: its programs are for other graphs."""
+    token = _ahead.set(True)
+    try:
+        yield
+    finally:
+        _ahead.reset(token)
 
 
 @dataclass(slots=True)
@@ -107,7 +122,7 @@ def first(sig: Signature, device: Device, name: str) -> tuple[Plan, Final] | Tas
         return found
     plan, seconds = found
     final = Final(Task(sig.key.rows, device.info.name, name), device, sig.results(), seconds)
-    if seconds >= ASK_AT_ONCE_SECONDS:
+    if seconds >= ASK_AT_ONCE_SECONDS and not _ahead.get():
         final.ask()
     return plan, final
 
@@ -130,9 +145,9 @@ def _made(sig: Signature, device: Device, name: str) -> tuple[Plan, float] | Tas
     own = snapshot(sig)
     found = draft(Job(own.outputs, own.leaves, (), {}))
     seconds = 0.0 if found is None else PIECE_SECONDS * found.distinct
-    if found is None or seconds < WORTH_SECONDS:
+    if found is None or (seconds < WORTH_SECONDS and not _ahead.get()):
         return None
-    made = found.kernels(device, int(seconds / 2 / PROGRAM_SECONDS))
+    made = found.kernels(device, None if _ahead.get() else int(seconds / 2 / PROGRAM_SECONDS))
     if made is None:
         return Task(sig.key.rows, device.info.name, None) if seconds >= ASK_AT_ONCE_SECONDS else None
     plan, where = made.plan(device)

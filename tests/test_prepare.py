@@ -1,0 +1,131 @@
+"""Basic programs compiled ahead of time."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import weft
+from weft import disk_cache, nn, optim
+from weft import prepare as basics
+from weft.__main__ import main
+from weft.backends.registry import open_device
+from weft.errors import ArgumentError
+from weft.prepare import Sample, prepare
+from weft.scheduler import families, programs
+from weft.scheduler import realize as realization
+from weft.scheduler.basic import beside
+from weft.scheduler.basic import plan as basic_plans
+from weft.scheduler.basic.beside import Task
+from weft.scheduler.build import Job
+from weft.scheduler.signature import signature, snapshot
+
+
+def narrow() -> nn.Module:
+    return nn.Sequential(nn.Linear(12, 20), nn.Tanh(), nn.Linear(20, 4))
+
+
+SMALL = Sample("narrow", narrow, (6, 12), lambda net: optim.SGD(net.parameters(), lr=0.1))
+
+
+@pytest.fixture(autouse=True)
+def tiered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Task]]:
+    """A process with tiers and a cache of its own, in which nothing was computed yet; what the worker is asked for."""
+    asked: list[Task] = []
+
+    def ask(task: Task, done: Callable[[bool], object]) -> bool:
+        asked.append(task)
+        return True
+
+    monkeypatch.setattr(beside, "ask", ask)
+    monkeypatch.setenv("WEFT_TIERS", "1")
+    monkeypatch.setenv("WEFT_VERIFY", "0")
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    tables = (realization._plans, families._families, families._met, programs._compiled)
+    for table in tables:
+        table.clear()
+    yield asked
+    for table in tables:
+        table.clear()
+
+
+def missing_for(net: nn.Module, rows: int) -> int:
+    """The number of programs that a basic plan of a network's inference lacks."""
+    weft.realize(*net.parameters())
+    with weft.no_grad():
+        value = net(weft.zeros(rows, 30).realize())
+    sig = signature([value.value.node])
+    own = snapshot(sig)
+    device = open_device("cpu:0")
+    found = basic_plans.basic(Job(own.outputs, own.leaves, (), {}), device)
+    assert found is not None
+    return len(programs.missing(found.algorithms, device))
+
+
+def wider() -> nn.Module:
+    return nn.Sequential(nn.Linear(30, 40), nn.Tanh(), nn.Linear(40, 50), nn.Tanh(), nn.Linear(50, 9))
+
+
+def test_other_networks_of_the_same_ops_need_no_compiler() -> None:
+    assert missing_for(wider(), 5) > 0
+    progress = list(prepare([SMALL]))
+    assert [(p.done, p.count, p.name) for p in progress] == [(1, 1, "narrow")]
+    programs._compiled.clear()  # what a later process finds is what is on disk
+    assert missing_for(wider(), 5) == 0
+
+
+def test_no_final_plan_is_built_for_samples(tiered: list[Task]) -> None:
+    list(prepare([SMALL]))
+    assert not tiered
+    assert disk_cache.usage().entries > 0
+
+
+def test_a_block_ahead_ends() -> None:
+    from weft.scheduler.basic import tiers
+
+    with pytest.raises(ZeroDivisionError), tiers.ahead():
+        assert tiers._ahead.get()
+        raise ZeroDivisionError
+    assert not tiers._ahead.get()
+
+
+def test_prepared_programs_compute_the_same() -> None:
+    x = np.linspace(-1, 1, 150, dtype=np.float32).reshape(5, 30)
+    net = wider()
+    list(prepare([SMALL]))
+    weights = [p.detach().numpy() for p in net.parameters()]
+    h = np.tanh(x @ weights[0].T + weights[1])
+    h = np.tanh(h @ weights[2].T + weights[3])
+    np.testing.assert_allclose(
+        net(weft.tensor(x)).detach().numpy(), h @ weights[4].T + weights[5], rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("sample", basics.SAMPLES, ids=lambda s: s.name)
+def test_each_sample_has_a_row_of_logits_for_each_target(sample: Sample) -> None:
+    weft.manual_seed(0)
+    shape = sample.shape
+    x = weft.zeros(*shape, dtype=weft.int64) if sample.ids else weft.zeros(*shape)
+    with weft.no_grad():  # nothing is computed
+        logits = sample.network()(x)
+    assert logits.shape[0] == shape[0] * (shape[1] if sample.ids else 1)
+
+
+@pytest.mark.parametrize(("name", "value"), [("WEFT_CACHE_DIR", ""), ("WEFT_TIERS", "0")])
+def test_where_nothing_can_be_kept_it_is_said(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ArgumentError, match=name):
+        list(prepare([SMALL]))
+
+
+def test_the_command_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(basics, "SAMPLES", (SMALL,))
+    with redirect_stdout(io.StringIO()) as out:
+        main(["prepare"])
+    lines = out.getvalue().splitlines()
+    assert lines[0].startswith("1 of 1: narrow (") and " entries, " in lines[-1]

@@ -1,0 +1,206 @@
+"""Basic programs compiled ahead of time, so that the first steps of new models need no compiler.
+
+    weft.prepare.prepare(SAMPLES)      first steps of sample networks run on basic plans, whose programs stay on disk
+
+Basic programs know no sizes and no names, so those of small samples are those of large models of the same ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import weft
+from weft import Tensor, disk_cache, nn, optim, settings
+from weft.errors import ArgumentError
+from weft.nn import functional as F
+from weft.scheduler.basic import tiers
+
+CLASSES, MANY_CLASSES = 10, 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A small network of a common kind. `shape`: of its input; `ids`: that is of token numbers. `optimizer`: from
+    parameters."""
+
+    name: str
+    network: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    optimizer: Callable[[nn.Module], optim.Optimizer]
+    ids: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The state of preparing: sample number `done` of `count` is over."""
+
+    done: int
+    count: int
+    name: str
+
+
+class _Block(nn.Module):
+    """A transformer's block; `gated`: normalized by root mean squares, with a gated feed-forward part."""
+
+    def __init__(self, width: int, head: int, causal: bool, gated: bool) -> None:
+        super().__init__()
+        self.head = head
+        norm = nn.RMSNorm if gated else nn.LayerNorm
+        self.causal, self.gated = causal, gated
+        self.first, self.second = norm(width), norm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width, not gated), nn.Linear(width, width, not gated)
+        self.up, self.down = nn.Linear(width, 4 * width, not gated), nn.Linear(4 * width, width, not gated)
+        self.gate = nn.Linear(width, 4 * width, False) if gated else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's output, of the shape of its input."""
+        rows, length, width = x.shape
+        joined, heads = self.qkv(self.first(x)), (width // self.head, self.head)
+        if self.causal:  # the two ways in which models take it apart
+            q, k, v = (p.reshape(rows, length, *heads).transpose(1, 2) for p in joined.split(width, -1))
+        else:
+            q, k, v = joined.reshape(rows, length, 3, *heads).permute(2, 0, 3, 1, 4).unbind(0)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        x = x + self.out(y.transpose(1, 2).reshape(rows, length, width))
+        y = self.second(x)
+        y = F.gelu(self.up(y)) if self.gate is None else F.silu(self.gate(y)) * self.up(y)
+        return x + self.down(y)
+
+
+class _Decoder(nn.Module):
+    """A decoder over tokens, with learned positions."""
+
+    def __init__(self, depth: int, words: int, width: int, head: int, gated: bool = False) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(words, width), nn.Embedding(512, width)
+        self.blocks = nn.Sequential(*[_Block(width, head, True, gated) for _ in range(depth)])
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits, a row for each token."""
+        y = self.tokens(x) + self.places(weft.arange(x.shape[1]))
+        return self.head(self.norm(self.blocks(y))).flatten(0, 1)
+
+
+class _Vision(nn.Module):
+    """A transformer over patches of images, with a class token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        width = 128
+        self.patches = nn.Conv2d(3, width, 8, 8)
+        self.token = nn.Parameter(weft.zeros(1, 1, width))
+        self.places = nn.Parameter(weft.zeros(1, 65, width))
+        self.blocks = nn.Sequential(*[_Block(width, 64, False, False) for _ in range(2)])
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, MANY_CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of classes."""
+        y = self.patches(x).flatten(2).transpose(1, 2)
+        y = weft.cat([self.token.expand(y.shape[0], -1, -1), y], 1) + self.places
+        return self.head(self.norm(self.blocks(y))[:, 0])
+
+
+class _Residual(nn.Module):
+    """A residual block of convolutions, normalized over the batch."""
+
+    def __init__(self, width: int, act: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), act(),
+            nn.Conv2d(width, width, 3, padding=1, groups=width, bias=False), nn.BatchNorm2d(width), act(),
+            nn.Conv2d(width, width, 1, bias=False), nn.BatchNorm2d(width),
+        )  # fmt: skip
+        self.act = act()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's output, of the shape of its input."""
+        return self.act(self.layers(x) + x)
+
+
+def _perceptron() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 100), nn.ReLU(), nn.Linear(100, CLASSES)
+    )
+
+
+def _convolutions(act: Callable[[], nn.Module]) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 7, 2, 3, bias=False), nn.BatchNorm2d(32), act(), nn.MaxPool2d(3, 2, 1),
+        _Residual(32, act), nn.AvgPool2d(2), _Residual(32, act),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, MANY_CLASSES),
+    )  # fmt: skip
+
+
+def _adam(net: nn.Module) -> optim.Optimizer:
+    return optim.Adam(net.parameters(), lr=1e-3)
+
+
+def _adamw(net: nn.Module) -> optim.Optimizer:
+    return optim.AdamW(net.parameters(), lr=1e-3)
+
+
+def _sgd(net: nn.Module) -> optim.Optimizer:
+    return optim.SGD(net.parameters(), lr=1e-3)
+
+
+def _momentum(net: nn.Module) -> optim.Optimizer:
+    return optim.SGD(net.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
+
+
+SAMPLES = (
+    Sample("perceptron, Adam", _perceptron, (50, 784), _adam),
+    Sample("perceptron, SGD", _perceptron, (50, 784), _sgd),
+    Sample("decoder, Adam", lambda: _Decoder(1, 256, 128, 32), (2, 64), _adam, ids=True),
+    # another depth: graphs alike but for sizes share a plan, and would have no basic one
+    Sample("decoder of longer texts, AdamW", lambda: _Decoder(2, 256, 128, 64), (2, 128), _adamw, ids=True),
+    Sample(
+        "gated decoder of many words, AdamW",
+        lambda: _Decoder(2, 8192, 256, 128, True),
+        (2, 128),
+        _adamw,
+        ids=True,
+    ),
+    Sample("vision transformer, Adam", _Vision, (4, 3, 64, 64), _adam),
+    Sample("convolutions, SGD", lambda: _convolutions(nn.ReLU), (2, 3, 64, 64), _momentum),
+    Sample("convolutions, Adam", lambda: _convolutions(nn.Hardswish), (2, 3, 64, 64), _adam),
+)
+"""The samples, smallest first."""
+
+
+def prepare(samples: Sequence[Sample]) -> Iterator[Progress]:
+    """Compiles the basic programs of sample networks, and keeps them on disk; what was done, after each sample.
+
+    Raises `ArgumentError` where nothing can be kept (no cache on disk), or basic plans are off.
+
+    Example: `for progress in prepare(SAMPLES): print(progress)`. Source: `scheduler/basic/tiers.py`.
+    """
+    used = disk_cache.usage()
+    if used.folder is None or used.refused is not None:
+        raise ArgumentError(
+            "prepare: there is no cache on disk to fill; set WEFT_CACHE_DIR to a private folder"
+        )
+    if not settings.tiers():
+        raise ArgumentError("prepare: basic plans are off; unset WEFT_TIERS")
+    for n, sample in enumerate(samples, 1):
+        with weft.device("cpu"), tiers.ahead():
+            _first_steps(sample)
+        yield Progress(n, len(samples), sample.name)
+
+
+def _first_steps(sample: Sample) -> None:
+    """A step of training, and an inference."""
+    net = sample.network()
+    optimizer = sample.optimizer(net)
+    x = weft.zeros(*sample.shape, dtype=weft.int64) if sample.ids else weft.randn(*sample.shape)
+    x = x.realize()
+    y = weft.zeros(sample.shape[0] * (sample.shape[1] if sample.ids else 1), dtype=weft.int64).realize()
+    weft.realize(*net.parameters())
+    loss = F.cross_entropy(net(x), y)
+    loss.backward()
+    optimizer.step()
+    loss.item()
+    net.eval()
+    with weft.no_grad():
+        net(x).realize()
