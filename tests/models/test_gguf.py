@@ -17,6 +17,7 @@ from weft.models import gguf
 from weft.models.gemma3 import Gemma3Config
 from weft.models.llama import LlamaConfig
 from weft.models.qwen3 import Qwen3Config
+from weft.models.rotary import Rotary
 from weft.quantization import BlockFormat, to_blocks
 
 SIZES: dict[str, Any] = {
@@ -63,8 +64,7 @@ def written(path: Path, arch: str, blocks: BlockFormat | None) -> tuple[Path, An
         "block_count": 2, "context_length": 128, "embedding_length": 64, "feed_forward_length": 96,
         "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 32,
         "attention.layer_norm_rms_epsilon": config.rms_norm_eps, "rope.freq_base": config.rope_theta,
-        "attention.sliding_window": 4,
-    }  # fmt: skip
+    } | ({"attention.sliding_window": 4} if arch == "gemma3" else {})  # fmt: skip
     save_gguf(tensors, path, {"general.architecture": arch} | {f"{arch}.{k}": v for k, v in about.items()})
     return path, model
 
@@ -100,6 +100,52 @@ def test_a_file_that_is_not_whole_is_refused_by_name(tmp_path: Path) -> None:
     save_gguf(tensors | {"output_norm.weight": weft.ones(2)}, tmp_path / "y.gguf", metadata)
     with pytest.raises(FileError, match=r"of shape \(2,\) in place of \(64,\)"):
         models.from_gguf(tmp_path / "y.gguf")
+
+
+def test_frequencies_are_divided_by_a_files_table(tmp_path: Path) -> None:
+    """Llama 3.1's scaling, of which files have the table only, is what config.json describes in numbers."""
+    path, model = written(tmp_path / "x.gguf", "llama", None)
+    scaling = {
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16,
+    }  # fmt: skip
+    scaled = models.Llama(LlamaConfig(**SIZES, rope_scaling=scaling)).eval()
+    scaled.load_state_dict(model.state_dict())
+    plain = Rotary.of({}, 32, 128).frequencies
+    table = np.array(plain) / np.array(Rotary.of({"rope_scaling": scaling}, 32, 128).frequencies)
+    tensors = load_gguf(path) | {"rope_freqs.weight": weft.tensor(table.astype(np.float32))}
+    save_gguf(tensors, tmp_path / "y.gguf", gguf_metadata(path))
+    ids = weft.tensor(IDS)
+    with weft.no_grad():
+        expected, without = scaled(ids).numpy(), model(ids).numpy()
+        found = models.from_gguf(tmp_path / "y.gguf")(ids).numpy()
+    np.testing.assert_allclose(found, expected, atol=2e-5 * abs(expected).max())
+    assert abs(found - without).max() > 1e-3 * abs(expected).max()
+    save_gguf(tensors | {"rope_freqs.weight": weft.ones(3)}, tmp_path / "y.gguf", gguf_metadata(path))
+    with pytest.raises(FileError, match=r"rope_freqs.weight of shape \(3,\) for 16 pairs"):
+        models.from_gguf(tmp_path / "y.gguf")
+
+
+@pytest.mark.parametrize(("entry", "value"), [
+    ("attention.sliding_window", 4), ("expert_count", 8), ("rope.dimension_count", 16), ("rope.scale_linear", 2.0),
+    ("attention.value_length", 16), ("attention.causal", False), ("unheard_of", 1),
+])  # fmt: skip
+def test_an_entry_that_is_not_honoured_is_refused_by_name(entry: str, value: Any, tmp_path: Path) -> None:
+    path, _ = written(tmp_path / "x.gguf", "llama", None)
+    save_gguf(load_gguf(path), tmp_path / "y.gguf", {**gguf_metadata(path), f"llama.{entry}": value})
+    with pytest.raises(FileError, match=rf"does not support: llama\.{entry}={value}"):
+        models.from_gguf(tmp_path / "y.gguf")
+
+
+def test_entries_that_mean_nothing_or_what_absence_means_are_read(tmp_path: Path) -> None:
+    path, _ = written(tmp_path / "x.gguf", "gemma3", None)
+    more = {"vocab_size": 61, "rope.dimension_count": 32, "attention.value_length": 32, "expert_count": 0}
+    caps = {"final_logit_softcapping": 30.0, "rope.freq_base_swa": 5000.0}
+    metadata = {**gguf_metadata(path), **{f"gemma3.{k}": v for k, v in (more | caps).items()}}
+    save_gguf(load_gguf(path), tmp_path / "y.gguf", metadata)
+    model = models.from_gguf(tmp_path / "y.gguf")
+    assert isinstance(model, models.Gemma3) and model.cap == 30.0
+    assert model.model.layers[0].self_attn.rotary == Rotary.of({"rope_theta": 5000.0}, 32, 128)
 
 
 def test_weights_of_equal_steps_multiply_in_integers(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import weft
@@ -38,8 +38,25 @@ _GEMMA = _LAYER | {
     "post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }  # fmt: skip
-_NOT_READ = frozenset({"rope_freqs.weight"})
-"""Tables that metadata tells, too."""
+_DIVISORS = "rope_freqs.weight"
+"""By what frequencies of rotary embeddings are divided: all that files tell of Llama 3.1's scaling."""
+
+_NEUTRAL = frozenset({
+    "vocab_size", "tensor_data_layout", "rope.scaling.original_context_length", "rope.scaling.finetuned",
+    "mm.tokens_per_image",
+})  # fmt: skip
+"""Entries of an architecture that change nothing in what its model computes: YaRN, that reads two, is refused."""
+_ONLY: Mapping[str, Any] = {
+    "expert_count": 0, "expert_used_count": 0, "attention.causal": True, "use_parallel_residual": False,
+    "rope.scaling.attn_factor": 1.0, "attn_logit_softcapping": 0.0, "logit_scale": 1.0,
+}  # fmt: skip
+"""Entries that are honoured at these values alone, which are what their absence means."""
+_SIZES = frozenset({
+    "feed_forward_length", "attention.head_count", "embedding_length", "block_count", "attention.head_count_kv",
+    "attention.key_length", "context_length", "attention.layer_norm_rms_epsilon", "rope.freq_base",
+    "rope.scaling.type", "rope.scaling.factor", "attention.value_length", "rope.dimension_count",
+})  # fmt: skip
+"""Entries that all configurations read."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +67,8 @@ class _Kind:
     names: Mapping[str, str]
     config: Callable[[Mapping[str, Any], str, int], Any]
     weight: Callable[[str, Weight, Any], Weight] = lambda name, w, config: w
+    entries: frozenset[str] = frozenset()
+    """Entries of the metadata that its configuration reads besides `_SIZES`."""
 
 
 def from_gguf(
@@ -88,13 +107,12 @@ def from_gguf(
         config = kind.config(metadata, str(arch), vocabulary)
     except KeyError as error:
         raise FileFormatError(f"from_gguf: {path} lacks the entry {error}") from None
+    _refuse(metadata, str(arch), kind.entries, config, path)
+    if _DIVISORS in tensors:
+        config = _divided(config, tensors.pop(_DIVISORS), path)
     with weft.device("meta"):  # what would be drawn is replaced at once
         model = kind.model(config)
-    weights = {
-        _named(name, kind.names, path): kind.weight(name, t, config)
-        for name, t in tensors.items()
-        if name not in _NOT_READ
-    }
+    weights = {_named(name, kind.names, path): kind.weight(name, t, config) for name, t in tensors.items()}
     weights = _one_dtype(weights)
     tied = "lm_head.weight" not in weights
     if tied:
@@ -106,6 +124,35 @@ def from_gguf(
     integers = any(isinstance(m, nn.IntegerLinear) for m in model.modules())
     model.cache_dtype = cache_dtype or (float16 if integers else None)
     return model.eval()
+
+
+def _refuse(m: Mapping[str, Any], arch: str, entries: frozenset[str], config: Any, path: object) -> None:
+    """FileFormatError naming each entry of the architecture that changes results and is not honoured."""
+    only = {**_ONLY, "rope.dimension_count": config.head_dim, "attention.value_length": config.head_dim}
+    wrong: list[str] = []
+    for name, value in m.items():
+        entry = name.removeprefix(f"{arch}.")
+        if entry == name or entry in _NEUTRAL:
+            continue
+        if entry in only:
+            if value != only[entry]:
+                wrong.append(f"{name}={value!r} (only {only[entry]!r})")
+        elif entry not in _SIZES | entries:
+            wrong.append(f"{name}={value!r}")
+    if wrong:
+        raise FileFormatError(f"from_gguf: {path} has entries that weft does not support: {'; '.join(wrong)}")
+
+
+def _divided(config: Any, divisors: Weight, path: object) -> Any:
+    """The configuration with frequencies divided by a file's table."""
+    if config.rope_scaling is not None or not isinstance(divisors, Tensor):
+        raise FileFormatError(f"from_gguf: {path} has {_DIVISORS} in blocks or beside another scaling")
+    if tuple(divisors.shape) != (config.head_dim // 2,):
+        raise FileFormatError(
+            f"from_gguf: {path} has {_DIVISORS} of shape {tuple(divisors.shape)} for {config.head_dim // 2} pairs"
+        )
+    table = tuple(float(v) for v in divisors.float().numpy())
+    return replace(config, rope_scaling={"rope_type": "divided", "divisors": table})
 
 
 def _one_dtype(weights: dict[str, Weight]) -> dict[str, Weight]:
@@ -194,7 +241,14 @@ def _gemma3(m: Mapping[str, Any], arch: str, vocabulary: int) -> Gemma3Config:
     width = sizes["hidden_size"] // sizes["num_attention_heads"]
     scalar = width if sizes["num_hidden_layers"] == 62 else sizes["head_dim"]
     window = int(m[f"{arch}.attention.sliding_window"])
-    return Gemma3Config(**sizes, sliding_window=window, query_pre_attn_scalar=scalar)
+    cap = m.get(f"{arch}.final_logit_softcapping")
+    return Gemma3Config(
+        **sizes,
+        sliding_window=window,
+        query_pre_attn_scalar=scalar,
+        rope_local_base_freq=float(m.get(f"{arch}.rope.freq_base_swa", 10000.0)),
+        final_logit_softcapping=float(cap) if cap else None,
+    )
 
 
 def _shifted(name: str, w: Weight, config: Any) -> Weight:
@@ -215,6 +269,12 @@ def _halves(name: str, w: Weight, config: LlamaConfig) -> Weight:
 _KINDS = {
     "llama": _Kind(Llama, _LAYER, _llama, _halves),
     "qwen3": _Kind(Qwen3, _LAYER, _qwen3),
-    "gemma3": _Kind(Gemma3, _GEMMA, _gemma3, _shifted),
+    "gemma3": _Kind(
+        Gemma3,
+        _GEMMA,
+        _gemma3,
+        _shifted,
+        frozenset({"attention.sliding_window", "rope.freq_base_swa", "final_logit_softcapping"}),
+    ),
 }
 """Architectures by the name that files have for them."""

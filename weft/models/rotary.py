@@ -45,6 +45,8 @@ class Rotary:
                 return cls(tuple(base.tolist()))
             case "linear", {"factor": factor, **rest} if not rest:
                 return cls(tuple((base / factor).tolist()))
+            case "divided", {"divisors": divisors, **rest} if not rest:  # as tables in GGUF files have it
+                return cls(tuple((base / np.asarray(divisors, np.float32)).tolist()))
             case "llama3", {
                 "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
                 "original_max_position_embeddings": length, **rest,
