@@ -43,7 +43,7 @@ _DIVISORS = "rope_freqs.weight"
 
 _NEUTRAL = frozenset({
     "vocab_size", "tensor_data_layout", "rope.scaling.original_context_length", "rope.scaling.finetuned",
-    "mm.tokens_per_image",
+    "mm.tokens_per_image", "pooling_type",
 })  # fmt: skip
 """Entries of an architecture that change nothing in what its model computes: YaRN, that reads two, is refused."""
 _ONLY: Mapping[str, Any] = {
@@ -242,9 +242,15 @@ def _gemma3(m: Mapping[str, Any], arch: str, vocabulary: int) -> Gemma3Config:
     scalar = width if sizes["num_hidden_layers"] == 62 else sizes["head_dim"]
     window = int(m[f"{arch}.attention.sliding_window"])
     cap = m.get(f"{arch}.final_logit_softcapping")
+    pattern = m.get(f"{arch}.attention.sliding_window_pattern", 6)
+    if not isinstance(pattern, int) or pattern < 1:
+        raise FileFormatError(
+            f"from_gguf: {arch}.attention.sliding_window_pattern={pattern!r} is no number of layers"
+        )
     return Gemma3Config(
         **sizes,
         sliding_window=window,
+        sliding_window_pattern=pattern,
         query_pre_attn_scalar=scalar,
         rope_local_base_freq=float(m.get(f"{arch}.rope.freq_base_swa", 10000.0)),
         final_logit_softcapping=float(cap) if cap else None,
@@ -274,7 +280,14 @@ _KINDS = {
         _GEMMA,
         _gemma3,
         _shifted,
-        frozenset({"attention.sliding_window", "rope.freq_base_swa", "final_logit_softcapping"}),
+        frozenset(
+            {
+                "attention.sliding_window",
+                "attention.sliding_window_pattern",
+                "rope.freq_base_swa",
+                "final_logit_softcapping",
+            }
+        ),
     ),
 }
 """Architectures by the name that files have for them."""
