@@ -140,12 +140,21 @@ def test_an_entry_that_is_not_honoured_is_refused_by_name(entry: str, value: Any
 def test_entries_that_mean_nothing_or_what_absence_means_are_read(tmp_path: Path) -> None:
     path, _ = written(tmp_path / "x.gguf", "gemma3", None)
     more = {"vocab_size": 61, "rope.dimension_count": 32, "attention.value_length": 32, "expert_count": 0}
+    more["attention.sliding_window_pattern"] = 6
     caps = {"final_logit_softcapping": 30.0, "rope.freq_base_swa": 5000.0}
     metadata = {**gguf_metadata(path), **{f"gemma3.{k}": v for k, v in (more | caps).items()}}
     save_gguf(load_gguf(path), tmp_path / "y.gguf", metadata)
     model = models.from_gguf(tmp_path / "y.gguf")
     assert isinstance(model, models.Gemma3) and model.cap == 30.0
     assert model.model.layers[0].self_attn.rotary == Rotary.of({"rope_theta": 5000.0}, 32, 128)
+
+
+def test_a_pattern_of_windows_is_a_number_of_layers(tmp_path: Path) -> None:
+    path, _ = written(tmp_path / "x.gguf", "gemma3", None)
+    entry = {"gemma3.attention.sliding_window_pattern": 0}
+    save_gguf(load_gguf(path), tmp_path / "y.gguf", gguf_metadata(path) | entry)
+    with pytest.raises(FileError, match="sliding_window_pattern=0 is no number of layers"):
+        models.from_gguf(tmp_path / "y.gguf")
 
 
 def test_weights_of_equal_steps_multiply_in_integers(tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ class Bound:
     """The results that take the memories of those `given`."""
     anew: tuple[int, ...]
     """The results that take the memory of no input."""
+    can_repeat: bool
+    """True where the plan can run again on the memories of its last run."""
     last: tuple[object, object] = (None, None)
     """The object that stands for where everything was in the last run, and the edits that had been made; None where the
     plan cannot run again."""
@@ -139,8 +141,7 @@ class Execution:
         b.plan.start(memories, numbers)
         first = len(b.plan.feed or b.template)
         self._note(b, [memories[first + k] for k, _ in b.made], values)
-        can = b.plan.feed is None and isinstance(b.plan.executable, Repeater)
-        b.last = (self._layout, self._inputs.edit if can and r.is_alone else None)
+        b.last = (self._layout, self._inputs.edit if b.can_repeat else None)
 
     def _note(self, b: Bound, made: Sequence[Memory], values: dict[Node, Storage]) -> None:
         """Have the kept values be where a run made them."""
@@ -187,6 +188,7 @@ class Execution:
             tuple(made),
             {o.replaces: k for k, o in enumerate(plan.outputs) if o.replaces is not None},
             tuple([k for k, o in enumerate(plan.outputs) if o.replaces is None]),
+            r.is_alone and plan.feed is None and isinstance(plan.executable, Repeater),
         )
 
 

@@ -16,6 +16,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from weft.backends.native_threads import stay
+
 from .native import MAX_PROCESSORS, MAX_THREADS
 
 _SPIN_NS = 30_000
@@ -119,7 +121,9 @@ class Pool:
             thread.join(_JOIN_SECONDS)
         del self._workers[count - 1 :]
         for index in range(len(self._workers) + 1, count):
-            thread = threading.Thread(target=self._worker, args=(index,), name=f"weft-{index}", daemon=True)
+            thread = threading.Thread(
+                target=stay, args=(self._worker, index), name=f"weft-{index}", daemon=True
+            )
             thread.start()
             self._workers.append(thread)
         if not steer:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from weft.autograd.value import Value
+from weft.backends.native_threads import is_away
 from weft.backends.storage import Storage
 from weft.core.args.handle import Handle
 from weft.core.execute import edits, watched
@@ -182,8 +183,10 @@ class Taken:
 
 
 def sole_thread() -> bool:
-    """True where no other thread runs Python: then nobody can look at memory while it is written over."""
-    return len(_frames()) == 1
+    """True where no other thread runs Python: then nobody can look at memory while it is written over. Threads that
+    stay in native code, as those of kernels do, run none."""
+    frames = _frames()
+    return len(frames) == 1 or sum([not is_away(f) for f in frames.values()]) == 1
 
 
 _frames = sys._current_frames  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

@@ -1,0 +1,68 @@
+"""Threads in native calls count as nobody, and what Python runs in them counts."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+import weft
+from weft.backends.native_threads import stay
+from weft.core.execute.ownership import sole_thread
+
+
+@pytest.fixture
+def others_are_away() -> None:
+    if not sole_thread():
+        pytest.skip("another thread of the process runs")
+
+
+@pytest.mark.usefixtures("others_are_away")
+def test_a_thread_counts_where_it_runs_python_within_its_call() -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def runs_python(_: int) -> None:
+        begun.set()
+        end.wait()
+
+    thread = threading.Thread(target=stay, args=(runs_python, 0))
+    thread.start()
+    begun.wait()
+    try:
+        assert not sole_thread()
+    finally:
+        end.set()
+        thread.join()
+    assert sole_thread()
+
+
+@pytest.mark.usefixtures("others_are_away")
+def test_a_thread_in_native_code_counts_as_nobody() -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    thread = threading.Thread(target=stay, args=(lock.acquire, 1), daemon=True)  # a native call that waits
+    thread.start()
+    try:
+        for _ in range(2000):
+            if sole_thread():
+                break
+            time.sleep(0.001)
+        assert thread.is_alive() and sole_thread()
+    finally:
+        lock.release()
+        thread.join()
+
+
+@pytest.mark.usefixtures("others_are_away")
+def test_threads_of_kernels_count_as_nobody() -> None:
+    before = weft.get_num_threads()
+    weft.set_num_threads(3)
+    try:
+        for _ in range(2000):
+            if sole_thread():
+                break
+            time.sleep(0.001)
+        assert threading.active_count() >= 3 and sole_thread()
+    finally:
+        weft.set_num_threads(before)
