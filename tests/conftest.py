@@ -6,6 +6,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from tempfile import TemporaryDirectory
 
@@ -34,6 +36,35 @@ def small_heap() -> None:
     what was imported and made before would be most of their time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def runner_counts_as_nobody() -> Iterator[None]:
+    """The thread by which pytest-xdist hears of its next test waits for that: the short ways that are taken where no
+    other thread runs Python are taken here, too."""
+    base = sys.modules.get("execnet.gateway_base")
+    if base is None:
+        yield
+        return
+    from weft.core.execute import ownership
+
+    reads, frames = base.Popen2IO.read.__code__, ownership._frames
+    ownership._frames = lambda: {k: f for k, f in frames().items() if f.f_code is not reads}
+    yield
+    ownership._frames = frames
+
+
+@pytest.fixture
+def no_other_thread() -> None:
+    """Threads that earlier tests left, as those that speak with the process that builds plans, have ended."""
+    from weft.core.execute.ownership import sole_thread
+    from weft.scheduler.basic import beside
+
+    beside.stop()
+    until = time.monotonic() + 10
+    while not sole_thread() and time.monotonic() < until:
+        time.sleep(0.001)
+    assert sole_thread(), [t.name for t in threading.enumerate()]
 
 
 @pytest.fixture(scope="module", autouse=True)

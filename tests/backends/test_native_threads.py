@@ -12,13 +12,7 @@ from weft.backends.native_threads import stay
 from weft.core.execute.ownership import sole_thread
 
 
-@pytest.fixture
-def others_are_away() -> None:
-    if not sole_thread():
-        pytest.skip("another thread of the process runs")
-
-
-@pytest.mark.usefixtures("others_are_away")
+@pytest.mark.usefixtures("no_other_thread")
 def test_a_thread_counts_where_it_runs_python_within_its_call() -> None:
     begun, end = threading.Event(), threading.Event()
 
@@ -37,7 +31,7 @@ def test_a_thread_counts_where_it_runs_python_within_its_call() -> None:
     assert sole_thread()
 
 
-@pytest.mark.usefixtures("others_are_away")
+@pytest.mark.usefixtures("no_other_thread")
 def test_a_thread_in_native_code_counts_as_nobody() -> None:
     lock = threading.Lock()
     lock.acquire()
@@ -54,7 +48,7 @@ def test_a_thread_in_native_code_counts_as_nobody() -> None:
         thread.join()
 
 
-@pytest.mark.usefixtures("others_are_away")
+@pytest.mark.usefixtures("no_other_thread")
 def test_threads_of_kernels_count_as_nobody() -> None:
     before = weft.get_num_threads()
     weft.set_num_threads(3)

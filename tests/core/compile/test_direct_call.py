@@ -267,6 +267,7 @@ def test_integers_written_in_place_are_no_longer_known() -> None:
 
 
 @needs_route
+@pytest.mark.usefixtures("no_other_thread")
 def test_an_interrupt_after_the_run_leaves_the_whole_step() -> None:
     p, s = nn.Parameter(ten(3)), weft.zeros(3).realize()
 

@@ -407,6 +407,25 @@ def test_nothing_is_computed_early_in_a_backward_pass(
     assert all(grad(p).value.node.op is Op.BUFFER for p in ps)
 
 
+@pytest.mark.parametrize("by", ["a hook", "a trace"])
+def test_a_look_that_comes_at_a_wrong_time_is_put_off(
+    by: str, monkeypatch: pytest.MonkeyPatch, counts: Counts
+) -> None:
+    ps, loss = many(40)
+    monkeypatch.setattr(realization, "MAX_PENDING", 10)
+    if by == "a hook":  # its tensor is made within the backward pass
+        ps[-2].register_hook(lambda g: g * 2)
+        weft.ir.graph.watch_after(1)
+        loss.backward()
+    else:
+        loss.backward()
+        weft.ir.graph.watch_after(1)
+        weft.vmap(lambda row: (row * 2).softmax(-1).tanh())(ps[0].detach())
+    (rows(0) + 1).sum()
+    assert counts.runs >= 1
+    assert all(grad(p).value.node.op is Op.BUFFER for p in ps)
+
+
 # ------------------------------------------------------------------------------------------------ what else holds
 
 

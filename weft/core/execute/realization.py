@@ -119,10 +119,11 @@ def bound(newest: Tensor | None) -> None:
     The newest is not computed, nor what it was made of if that does: a product is not parted from the sum that it is
     rounded with. They are computed from what is in memory from here on.
     """
-    reads_much, recent_tensors.reads_much = recent_tensors.reads_much, False
     now = context()
     if now.trace is not None or now.recording or pending.mine.postponed:
+        recent_tensors.look()  # at the next tensor, then
         return
+    reads_much, recent_tensors.reads_much = recent_tensors.reads_much, False
     newest_node = None if newest is None else newest.value.node
     work = [] if newest_node is None else [newest_node]
     everything = [c for c in pending.everything() if c.node is not newest_node]
