@@ -39,9 +39,12 @@ def test_nodes_in_place_of_dead_ones_count_as_new(monkeypatch: pytest.MonkeyPatc
     graph.watch_after(graph.GROWTH)
 
 
-def test_the_table_is_swept_when_it_has_doubled() -> None:
-    graph._sweep()  # however large earlier tests let it become
+def test_the_table_is_swept_when_it_has_doubled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "_nodes", {})  # however large earlier tests let it become
+    monkeypatch.setattr(graph, "_sweep_at", 4096)
     graph.watch_after(graph.GROWTH)
     for _ in range(3):
         chain(graph._sweep_at)  # twice as many nodes
         assert len(graph._nodes) <= graph._sweep_at + 1
+    monkeypatch.undo()
+    graph.watch_after(graph.GROWTH)
