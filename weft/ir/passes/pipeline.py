@@ -42,7 +42,8 @@ def run(program: Program, passes: Sequence[Pass] = DEFAULT, verify: bool | None 
     for step in passes:
         if left.get(step) is program:
             continue
-        program = left[step] = step(program)
-        if checked:
+        before = program
+        program = left[step] = step(before)
+        if checked and program is not before:
             check(program)
     return program
