@@ -8,6 +8,7 @@ Execution is sequential but for what a loop's kind allows; the `dummy` backend's
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
@@ -43,6 +44,27 @@ class LoopKind(Enum):
 
 LANE_KINDS = frozenset({LoopKind.VECTOR, LoopKind.ACROSS})
 """Loops whose iterations run statement by statement."""
+
+INDEPENDENT_KINDS = frozenset({LoopKind.PARALLEL, LoopKind.BLOCK, LoopKind.THREAD})
+"""Loops whose iterations run beside each other."""
+
+FORBIDDEN_INSIDE: dict[LoopKind, frozenset[LoopKind]] = {
+    LoopKind.VECTOR: INDEPENDENT_KINDS | LANE_KINDS,
+    LoopKind.ACROSS: INDEPENDENT_KINDS | LANE_KINDS,
+    LoopKind.THREAD: frozenset({LoopKind.PARALLEL, LoopKind.BLOCK}),
+    LoopKind.BLOCK: frozenset({LoopKind.PARALLEL}),
+    LoopKind.PARALLEL: frozenset({LoopKind.BLOCK}),
+}
+"""Kind of a loop -> kinds of loops that may not stand inside it."""
+
+
+def misplaced(kinds: Sequence[LoopKind]) -> tuple[LoopKind, LoopKind] | None:
+    """The first kind of a nest's loops, outermost first, that may not stand inside one before, after that one."""
+    for d, inner in enumerate(kinds):
+        for outer in kinds[:d]:
+            if inner in FORBIDDEN_INSIDE.get(outer, ()):
+                return outer, inner
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from weft.ir.errors import IRError
 from weft.ir.expr import Const, Expr, FromIndex, Load, ScalarCall, Temp, Test, indices, opaque_values
 from weft.ir.index import NEVER, Guard, Int, Opaque, Sum, Var, atoms, bounds, high, in_range
 from weft.ir.loops import (
+    FORBIDDEN_INSIDE,
+    INDEPENDENT_KINDS,
     LANE_KINDS,
     Accumulate,
     Alloc,
@@ -33,16 +35,7 @@ from weft.ir.loops_names import every, guard_indices
 from weft.ir.loops_text import show_head
 from weft.ir.ops import COMBINE, COMPARE, ELEMENTWISE, Op, kind_error
 
-_INDEPENDENT = frozenset({LoopKind.PARALLEL, LoopKind.BLOCK, LoopKind.THREAD})
 _CONSTANT = LANE_KINDS | {LoopKind.UNROLL, LoopKind.MATRIX}
-_FORBIDDEN_INSIDE: dict[LoopKind, frozenset[LoopKind]] = {
-    LoopKind.VECTOR: _INDEPENDENT | {LoopKind.VECTOR, LoopKind.ACROSS},
-    LoopKind.ACROSS: _INDEPENDENT | {LoopKind.VECTOR, LoopKind.ACROSS},
-    LoopKind.THREAD: frozenset({LoopKind.PARALLEL, LoopKind.BLOCK}),
-    LoopKind.BLOCK: frozenset({LoopKind.PARALLEL}),
-    LoopKind.PARALLEL: frozenset({LoopKind.BLOCK}),
-}
-"""Kind of a loop -> kinds of loops that may not stand inside it."""
 
 
 def verify(program: Program) -> None:
@@ -164,7 +157,7 @@ class _Verifier:
         kind, v = s.kind, s.var
         self.index(s.extent)
         for outer in self.place.loops:
-            if kind in _FORBIDDEN_INSIDE.get(outer.kind, ()):
+            if kind in FORBIDDEN_INSIDE.get(outer.kind, ()):
                 raise self.fail(f"a {kind.value} loop may not stand inside a {outer.kind.value} loop")
         if kind in _CONSTANT and not isinstance(s.extent, int):
             raise self.fail(f"the extent of a {kind.value} loop must be constant")
@@ -189,7 +182,7 @@ class _Verifier:
         return not threads or all(self.free_of(i, threads) for i in used)
 
     def alloc(self, b: Buffer) -> None:
-        if b.scope is Scope.GLOBAL and any(x.kind in _INDEPENDENT for x in self.place.loops):
+        if b.scope is Scope.GLOBAL and any(x.kind in INDEPENDENT_KINDS for x in self.place.loops):
             raise self.fail("a GLOBAL buffer is shared by all tasks: allocate it outside parallel loops")
         if not isinstance(b.size, int) or b.size < 0:
             raise self.fail("the size of an allocation must be a constant")
@@ -252,7 +245,9 @@ class _Verifier:
             raise self.fail(f"{name} is not a buffer in scope")
         if b.scope is not Scope.GLOBAL:
             for inner in self.place.loops[len(self.born[name]) :]:
-                private = _INDEPENDENT if b.scope is Scope.REGISTER else _INDEPENDENT - {LoopKind.THREAD}
+                private = (
+                    INDEPENDENT_KINDS if b.scope is Scope.REGISTER else INDEPENDENT_KINDS - {LoopKind.THREAD}
+                )
                 if inner.kind in private:
                     raise self.fail(f"{b.scope.value} buffer {name} is used across a {inner.kind.value} loop")
         return b

@@ -39,6 +39,10 @@ REFUSED: tuple[Row, ...] = (
     (LONG, Vectorize("j"), "the extent 512 of j is not a constant up to 256"),
     (INSIDE, Vectorize("i"), "something is computed inside i"),
     (run(ROWS, Vectorize("j")), Vectorize("i"), "there is a parallel or vector loop inside i"),
+    *(
+        (run(MATMUL, Bind("x", kind)), Vectorize("y"), "there is a parallel or vector loop inside y")
+        for kind in (LoopKind.BLOCK, LoopKind.THREAD)
+    ),
     (TRIMMED, Vectorize("i"), "a loop inside i is as long as its iteration says"),
     (run(ROWS, Vectorize("i")), Vectorize("j"), "s already has a vector loop"),
     (ROWS, Bind("k"), "there is no loop k"),
@@ -49,6 +53,16 @@ REFUSED: tuple[Row, ...] = (
     (run(MATMUL, Bind("y")), Bind("x"), "there is a parallel loop around x or in it: merge them"),
     (run(MATMUL, Bind("x")), Bind("y"), "there is a parallel loop around y or in it: merge them"),
     (run(MATMUL, Bind("y", LoopKind.BLOCK)), Bind("x"), "x is inside a loop of a GPU's grid"),
+    (
+        run(MATMUL, Bind("y", LoopKind.THREAD)),
+        Bind("x", LoopKind.BLOCK),
+        "a block loop inside y, a thread loop",
+    ),
+    (
+        run(MATMUL, Bind("x", LoopKind.BLOCK)),
+        Bind("y", LoopKind.THREAD),
+        "x, a block loop, inside a thread loop",
+    ),
 )
 
 test_each_reason_is_given = refuses(REFUSED)

@@ -11,7 +11,7 @@ from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.arguments import loops
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find, serial
-from weft.ir.loops import LANE_KINDS, LoopKind
+from weft.ir.loops import FORBIDDEN_INSIDE, LANE_KINDS, LoopKind, misplaced
 
 UNROLL_LIMIT = 256
 
@@ -78,7 +78,7 @@ class Vectorize(Transform):
         names = {s.var.name for s in inside}
         if any(n.at is not None and n.at.item == owner and n.at.loop in names for n in k.nests.values()):
             return Refusal(f"something is computed inside {self.loop}")
-        if any(s.kind is LoopKind.PARALLEL or s.kind in LANE_KINDS for s in inside):
+        if misplaced([LoopKind.VECTOR, *(s.kind for s in inside)]):
             return Refusal(f"there is a parallel or vector loop inside {self.loop}")
         if any(spec.var in variables(s.extent) for s in inside):
             return Refusal(f"a loop inside {self.loop} is as long as its iteration says")
@@ -122,15 +122,23 @@ class Bind(Transform):
         outside = [*k.enclosing(owner), *nest.loops[: nest.depth(self.loop)]]
         if any(s.kind in LANE_KINDS for s in outside):
             return Refusal(f"{self.loop} is inside a vector loop")
+        within = [*nest.loops[nest.depth(self.loop) + 1 :]]
+        for name, other in k.nests.items():
+            if any(item == owner and count > nest.depth(self.loop) for item, count in k.path(name)):
+                within.extend(other.loops)
         if self.kind is LoopKind.PARALLEL:
-            within = [*nest.loops[nest.depth(self.loop) + 1 :]]
-            for name, other in k.nests.items():
-                if any(item == owner and count > nest.depth(self.loop) for item, count in k.path(name)):
-                    within.extend(other.loops)
             if any(s.kind is LoopKind.PARALLEL for s in (*outside, *within)):
                 return Refusal(f"there is a parallel loop around {self.loop} or in it: merge them")
             if any(s.kind in (LoopKind.BLOCK, LoopKind.THREAD) for s in outside):
                 return Refusal(f"{self.loop} is inside a loop of a GPU's grid")
+        for outer in outside:
+            if self.kind in FORBIDDEN_INSIDE.get(outer.kind, ()):
+                return Refusal(f"a {self.kind.value} loop inside {outer.var.name}, a {outer.kind.value} loop")
+        for inner in within:
+            if inner.kind in FORBIDDEN_INSIDE.get(self.kind, ()):
+                return Refusal(
+                    f"{inner.var.name}, a {inner.kind.value} loop, inside a {self.kind.value} loop"
+                )
         return serial(k, spec)
 
     def apply(self, k: Kernel) -> Kernel:

@@ -14,7 +14,8 @@ class Pad(Transform):
     """for i in 0..n  ->  for i in 0..n', n' the next multiple of `multiple`.
 
     The extra iterations compute what is never stored: lowering guards loads, reductions and stores. Needs: a serial
-    loop; it has not been split or merged; nothing is computed at it or inside it yet (regions would grow).
+    loop; it has not been split or merged; nothing is computed at it or inside it yet (regions would grow); it runs over
+    no rows of an online reduction that another's loop computes, which is rescaled in as many rows as that has.
     """
 
     loop: str
@@ -41,6 +42,8 @@ class Pad(Transform):
             spec.var in variables(s.extent) for s in nest.loops
         ):
             return Refusal(f"a loop inside {self.loop} is as long as its iteration says")
+        if nest.online is not None and _grown(k, owner, spec, _padded(spec, self.multiple)) != nest.size:
+            return Refusal(f"{owner} is rescaled with {nest.online.leader}, whose rows would not grow")
         if sum(_runs_whole(e, spec, nest) for e in nest.bind.values()) != 1:
             return Refusal(f"{self.loop} is no longer a whole axis")
         return serial(k, spec)
@@ -55,16 +58,20 @@ class Pad(Transform):
         if extent == spec.extent:
             return k
         var = loop_var(spec.var.name, extent)
-        item = k.algorithm.item(owner)
-        # the region grows with the loop that runs over it
-        grown = tuple(
-            max(n, high(extent)) if _runs_whole(nest.bind[a.var], spec, nest) else n
-            for a, n in zip(item.axes, nest.size, strict=False)
-        )
+        grown = _grown(k, owner, spec, extent)
         k = k.rebind({spec.var: var})
         nest = k.nests[owner]
         loops = (*nest.loops[:d], replace(spec, var=var, extent=extent), *nest.loops[d + 1 :])
         return k.with_nest(owner, replace(nest, loops=loops, size=grown))
+
+
+def _grown(k: Kernel, owner: str, spec: NestLoop, extent: Int) -> tuple[int, ...]:
+    """The region of an item, which grows with the loop that runs over it."""
+    nest = k.nests[owner]
+    return tuple(
+        max(n, high(extent)) if _runs_whole(nest.bind[a.var], spec, nest) else n
+        for a, n in zip(k.algorithm.item(owner).axes, nest.size, strict=False)
+    )
 
 
 def _padded(spec: NestLoop, multiple: int) -> Int:

@@ -6,7 +6,7 @@ from weft.ir.index import variables
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.arguments import items, shuffled
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
-from weft.ir.loops import LANE_KINDS, LoopKind
+from weft.ir.loops import misplaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,8 @@ class Permute(Transform):
                         f"how far {spec.var.name} runs follows from {v.name}, which would be inside"
                     )
             outside.add(spec.var.name)
-        kinds = [nest.loops[nest.depth(n)].kind for n in self.order]
-        vector = next((d for d, kind in enumerate(kinds) if kind in LANE_KINDS), len(kinds))
-        return (
-            Refusal("a parallel loop inside a vector loop") if LoopKind.PARALLEL in kinds[vector:] else None
-        )
+        wrong = misplaced([nest.loops[nest.depth(n)].kind for n in self.order])
+        return None if wrong is None else Refusal(f"a {wrong[1].value} loop inside a {wrong[0].value} loop")
 
     def apply(self, k: Kernel) -> Kernel:
         nest = k.nests[self.item]
