@@ -1,4 +1,4 @@
-"""The worker threads behind `weft_parallel`: Python threads that each make one call into the native worker loop.
+"""The worker threads behind `weft_parallel`: threads that each make one call into the native worker loop.
 
 ctypes drops the interpreter lock for that call, so workers never compete for it. Kernels reach the pool natively;
 Python only starts, stops and counts the threads.
@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.backends.native_threads import stay
+from weft.backends.native_threads import NativeThread
 
 from .native import MAX_PROCESSORS, MAX_THREADS
 
@@ -62,7 +62,7 @@ class Pool:
         self._code = functions.code
         self._cores = cores
         self._lock = threading.Lock()
-        self._workers: list[threading.Thread] = []
+        self._workers: list[NativeThread] = []
         self._wanted = 1
         self.forked = False
         """True in a forked child until `revive`: the parent's workers do not exist here."""
@@ -74,7 +74,7 @@ class Pool:
         return self._wanted
 
     @property
-    def workers(self) -> tuple[threading.Thread, ...]:
+    def workers(self) -> tuple[NativeThread, ...]:
         """The threads beside the caller's."""
         return tuple(self._workers)
 
@@ -121,11 +121,7 @@ class Pool:
             thread.join(_JOIN_SECONDS)
         del self._workers[count - 1 :]
         for index in range(len(self._workers) + 1, count):
-            thread = threading.Thread(
-                target=stay, args=(self._worker, index), name=f"weft-{index}", daemon=True
-            )
-            thread.start()
-            self._workers.append(thread)
+            self._workers.append(NativeThread(self._worker, index))
         if not steer:
             _place_anywhere(self._workers, processors)
         return True
@@ -143,15 +139,14 @@ def _mask(processors: frozenset[int]) -> bytes | None:
     return sum(1 << processor for processor in processors).to_bytes(MAX_PROCESSORS // 8, sys.byteorder)
 
 
-def _place_anywhere(threads: Sequence[threading.Thread], processors: frozenset[int]) -> None:
+def _place_anywhere(threads: Sequence[NativeThread], processors: frozenset[int]) -> None:
     """Undo earlier steering."""
     if sys.platform != "linux":
         return
     for thread in threads:
-        if thread.native_id is not None:
-            # Refused where the process has been moved meanwhile: then the system has placed the thread.
-            with contextlib.suppress(OSError):
-                os.sched_setaffinity(thread.native_id, processors)
+        # Refused where the process has been moved meanwhile: then the system has placed the thread.
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(thread.native_id, processors)
 
 
 def guard(pool: Pool) -> None:

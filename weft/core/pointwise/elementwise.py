@@ -483,10 +483,20 @@ def logical_not(input: Tensor) -> Tensor:
 # ---------------------------------------------------------------------------------------------- unary
 
 
+def _unary(op: Op, v: Value) -> Tensor:
+    """`op` on a value that needs no promotion: of constants and 8-bit floats in the long way, which folds or refuses."""
+    node = v.node
+    device, dtype = node.device, node.dtype
+    if device is None or dtype.is_float8:
+        return wrap(apply(op, (v,)))
+    made = intern(op, (node,), None, node.shape, dtype, device)
+    return wrap(record(made, op, None, (v,))) if v.needs_grad else wrap_constant(made)
+
+
 def _float_unary(name: str, op: Op, x: Tensor) -> Tensor:
     """`op` on floats; integers and bools are converted to the default float dtype first."""
-    v = value_of(name, x)
-    return wrap(apply(op, (v if v.dtype.is_float else cast(v, get_default_dtype()),)))
+    v = x.value if isinstance(x, Handle) else value_of(name, x)  # pyright: ignore[reportUnnecessaryIsInstance]
+    return _unary(op, v if v.node.dtype.is_float else cast(v, get_default_dtype()))
 
 
 def _as_float(name: str, x: Tensor) -> Tensor:
@@ -501,14 +511,14 @@ def _number_unary(name: str, op: Op, x: Tensor) -> Tensor:
         raise DTypeError(
             f"{name}: not defined on bool; use logical_not or ~ to invert a mask, or convert with .to(...)"
         )
-    return wrap(apply(op, (v,)))
+    return _unary(op, v)
 
 
 def _rounding(name: str, op: Op, x: Tensor) -> Tensor:
     v = value_of(name, x)
     if v.dtype is bool_:
         raise DTypeError(f"{name}: not defined on bool; convert with .to(...) first")
-    return wrap(apply(op, (v,))) if v.dtype.is_float else wrap(Value(v.node))
+    return _unary(op, v) if v.dtype.is_float else wrap(Value(v.node))
 
 
 def neg(input: Tensor) -> Tensor:
