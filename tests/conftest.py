@@ -56,11 +56,16 @@ def runner_counts_as_nobody() -> Iterator[None]:
 
 @pytest.fixture
 def no_other_thread() -> None:
-    """Threads that earlier tests left, as those that speak with the process that builds plans, have ended."""
+    """Threads that earlier tests left have ended: those that speak with the process that builds plans, and the one that
+    looks after progress bars."""
     from weft.core.execute.ownership import sole_thread
     from weft.scheduler.basic import beside
 
     beside.stop()
+    bars = sys.modules.get("tqdm")
+    if bars is not None and bars.tqdm.monitor is not None:
+        bars.tqdm.monitor.exit()
+        bars.tqdm.monitor = None
     until = time.monotonic() + 10
     while not sole_thread() and time.monotonic() < until:
         time.sleep(0.001)

@@ -484,7 +484,7 @@ def logical_not(input: Tensor) -> Tensor:
 
 
 def _unary(op: Op, v: Value) -> Tensor:
-    """`op` on a value that needs no promotion: of constants and 8-bit floats in the long way, which folds or refuses."""
+    """`op` on a value that needs no promotion. Constants and 8-bit floats go the long way, which folds or refuses."""
     node = v.node
     device, dtype = node.device, node.dtype
     if device is None or dtype.is_float8:
