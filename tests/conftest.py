@@ -55,7 +55,7 @@ def runner_counts_as_nobody() -> Iterator[None]:
 
 @pytest.fixture
 def no_other_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads that earlier tests left count as nobody: that of a GPU library, which never ends, or of a progress bar."""
+    """Threads that earlier tests left count as nobody: that of a GPU library, say, which never ends."""
     from weft.core.execute import ownership
 
     frames = ownership._frames
