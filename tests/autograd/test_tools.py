@@ -308,3 +308,42 @@ class Wrong(autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
         return g
+
+
+@pytest.mark.parametrize("segments", [1, 2, 3, 5, 9])
+def test_functions_in_a_row_of_checkpoints_are_applied_each_once(segments: int) -> None:
+    steps = [lambda x, k=k: x * (k + 2) + k for k in range(5)]
+    x = weft.tensor(C, requires_grad=True)
+    out = weft.utils.checkpoint.checkpoint_sequential(steps, min(segments, len(steps)), x)
+    want = C
+    for k in range(5):
+        want = want * (k + 2) + k
+    np.testing.assert_allclose(out.detach().numpy(), want, rtol=1e-5)
+    out.sum().backward()
+    assert x.grad is not None
+    np.testing.assert_allclose(x.grad.numpy(), np.full(5, 720.0), rtol=1e-5)
+
+
+def test_checkpoints_keep_what_has_no_gradient_of_its_own() -> None:
+    empty, whole = weft.ones(0, requires_grad=True), weft.tensor([1, 2])
+
+    def f(x: Any, none: Any, counts: Any) -> Any:
+        return x.sin() * counts.sum() + none.sum()
+
+    x = weft.tensor(C, requires_grad=True)
+    weft.utils.checkpoint.checkpoint(f, x, empty, whole).sum().backward()
+    assert x.grad is not None and empty.grad is not None and empty.grad.shape == (0,)
+    np.testing.assert_allclose(x.grad.numpy(), 3 * np.cos(C), rtol=1e-5)
+
+
+def test_hooks_of_each_kind_make_a_tensor_another_argument() -> None:
+    seen: list[str] = []
+    x = weft.ones(2, requires_grad=True)
+    step = weft.compile(lambda t: (t * 3).sum().backward())
+    step(x)
+    x.register_post_accumulate_grad_hook(lambda t: seen.append("after"))
+    step(x)
+    assert seen == ["after"]
+    x.register_hook(lambda g: seen.append("before"))
+    step(x)
+    assert seen == ["after", "before", "after"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import weft
+from weft.autograd.context import context
 
 W = weft.ones(2, requires_grad=True)
 
@@ -134,3 +135,20 @@ def test_devices_decorate_too() -> None:
 
     g = steps()
     assert [next(g).type, weft.ones(1).device.type, next(g).type] == ["dummy", "cpu", "dummy"]
+
+
+def test_a_mode_that_was_set_is_set_again_where_its_block_begins() -> None:
+    off = weft.set_grad_enabled(False)
+    weft.set_grad_enabled(True)
+    with off:
+        assert not weft.is_grad_enabled()
+    assert weft.is_grad_enabled()
+
+
+def test_composed_functions_are_run_where_sums_have_one_order() -> None:
+    x = weft.ones(4, 4)
+    for mode, inline in (("free", False), ("same", True)):
+        with weft.numerics(mode):
+            assert context().inline is inline
+            weft.nn.functional.gelu(x).sum().item()
+    assert not context().inline and not context().pinned

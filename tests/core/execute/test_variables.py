@@ -76,3 +76,9 @@ def test_several_tensors_at_once_and_leaves_as_they_are() -> None:
     total, same = weft.bind(x[:N].sum(), x, n=3)
     assert total.item() == pytest.approx(A[:3].sum())
     assert np.array_equal(same.numpy(), A)
+
+
+def test_a_variable_may_be_zero_but_not_less() -> None:
+    assert (weft.Variable("n", 0, 0).lo, weft.Variable("n", 0, 4).hi) == (0, 4)
+    with pytest.raises(weft.ArgumentError, match="0 <= lo <= hi"):
+        weft.Variable("n", -1, 2)

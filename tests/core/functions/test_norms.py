@@ -58,3 +58,11 @@ def test_distances_of_equal_rows_have_a_gradient_of_zero() -> None:
     weft.cdist(a, b, p=3.0).sum().backward()
     long = 9 ** (2 / 3)
     np.testing.assert_allclose(a.grad.numpy(), [[0.0, 0.0], [1 / long, 4 / long]])
+
+
+@pytest.mark.parametrize("ord", [float("inf"), 0, 1, 2, 3])
+def test_vectors_without_elements_have_no_length(ord: float) -> None:
+    assert weft.linalg.vector_norm(weft.ones(3, 0), ord, dim=0).shape == (0,)
+    if ord != float("inf"):
+        assert weft.linalg.vector_norm(weft.ones(3, 0), ord, dim=1).tolist() == [0.0] * 3
+    assert weft.linalg.vector_norm(weft.ones(0, 3), ord, dim=1).shape == (0,)

@@ -21,6 +21,10 @@ def test_containers_numbers_and_no_steps() -> None:
     assert total.item() == 6.0 and rows["so far"].tolist() == [0.0, 0.0, 1.0, 3.0]
     count, nothing = weft.scan(lambda n, _: (n + 1, None), 0, length=3)
     assert count.item() == 3 and nothing is None
+    counts, _ = weft.scan(
+        lambda n, _: ({"a": n["a"] + 1, "b": [n["b"][0] * 2]}, None), {"a": 0, "b": [1]}, length=3
+    )
+    assert counts["a"].item() == 3 and counts["b"][0].item() == 8
     end, empty = weft.scan(lambda c, x: (c + x, (c, x.sum())), weft.ones(2), weft.zeros(0, 2))
     assert end.tolist() == [1.0, 1.0] and [t.shape for t in empty] == [(0, 2), (0,)]
     end, empty = weft.scan(lambda c, x: (c + x, c), weft.zeros(0), weft.ones(5, 0))

@@ -292,6 +292,8 @@ def test_the_history_can_be_walked() -> None:
         and y.grad_fn == y.grad_fn
         and w.grad_fn is None
     )
+    other = (w * 2).sum()
+    assert y.grad_fn != other.grad_fn and y.grad_fn != 3 and len({y.grad_fn, y.grad_fn, other.grad_fn}) == 2
     assert not y.retains_grad
     y.retain_grad()
     assert y.retains_grad and not w.retains_grad

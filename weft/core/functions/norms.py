@@ -1,5 +1,4 @@
 """Norms of vectors: sums of powers along dimensions, and their roots."""
-# Tests: tests/core/test_against_torch.py
 
 from __future__ import annotations
 

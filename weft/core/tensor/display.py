@@ -66,7 +66,7 @@ def set_printoptions(
 
 
 def text(t: Tensor) -> str:
-    """The tensor as torch prints it: values, and what is not obvious from them. Computes the tensor."""
+    """Values as numpy prints them, and what is not obvious from them as torch does. Computes the tensor."""
     v = t.value
     notes: list[str] = []
     if any(isinstance(n, Index) for n in v.shape):

@@ -3,7 +3,6 @@
 What weft gives out without a copy is read-only, since its memory may stand for several tensors; it stays valid as long
 as somebody holds it. What it takes in is copied.
 """
-# Tests: tests/core/test_surface.py, tests/core/tensor/test_tensor.py
 
 from __future__ import annotations
 
@@ -113,29 +112,16 @@ def from_torch(t: Any, *, device: str | None = None, requires_grad: bool | None 
     from weft.ir.dtypes import DTYPES
 
     if name in _BITS:
-        array = plain.view(getattr(_torch(), _BITS[name])).numpy().view(to_numpy(DTYPES[name]))
+        array = (
+            plain.view(getattr(importlib.import_module("torch"), _BITS[name]))
+            .numpy()
+            .view(to_numpy(DTYPES[name]))
+        )
     else:
         if name not in DTYPES:
             raise DTypeError(f"from_torch: weft has no {name}; convert the torch tensor first")
         array = plain.numpy()
     return tensor(array, device=device, requires_grad=requires_grad)
-
-
-def _torch() -> Any:
-    """torch, which weft itself never needs."""
-    try:
-        return importlib.import_module("torch")
-    except ImportError:
-        raise ArgumentError("to_torch: torch is not installed") from None
-
-
-def to_torch(t: Tensor) -> Any:
-    """A torch tensor with a copy of the values."""
-    torch = _torch()
-    if t.dtype.name in _BITS:
-        bits = torch.from_numpy(t.numpy().view(_BITS[t.dtype.name]))
-        return bits.view(getattr(torch, t.dtype.name))
-    return torch.from_numpy(t.numpy() if t.shape else t.numpy().reshape(()))
 
 
 def dlpack_device(t: Tensor) -> tuple[int, int]:

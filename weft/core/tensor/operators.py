@@ -1,4 +1,5 @@
 """Python's operators on tensors."""
+# Tests: tests/core/tensor/test_tensor.py, tests/core/surface/test_overrides.py
 
 from __future__ import annotations
 
