@@ -23,7 +23,7 @@ MUTATE ?=
 DEVICES ?= cpu dummy $(if $(wildcard /etc/OpenCL/vendors/*.icd),opencl) \
     $(if $(wildcard /usr/share/vulkan/icd.d/lvp_icd*.json),wgpu)
 
-.PHONY: help demo minilm pretrained gpt finetune gemma klein test lint pytest models surface fuzz mutate bench clean
+.PHONY: help demo minilm pretrained gpt finetune gemma klein test lint pytest models surface samples fuzz mutate bench clean
 
 help:
 	@echo "make demo    train a small classifier on handwritten digits, and show what was fused"
@@ -36,6 +36,7 @@ help:
 	@echo "make test    ruff, pyright, the import contract, and every test"
 	@echo "make models  weft.models beside transformers and diffusers, which make tiny random ones"
 	@echo "make surface  the stubs of weft's namespaces, from the table of names (weft/surface/table.py)"
+	@echo "make samples  values and gradients of torch's own samples of each operator beside torch's (SAMPLES='linalg.')"
 	@echo "make fuzz    random programs on every backend against the reference (FUZZ_EXAMPLES=$(FUZZ_EXAMPLES))"
 	@echo "make mutate  changes of a file that no test notices (FILE=weft/ir/index.py TESTS=tests/ir MUTATE=--sample=20)"
 	@echo "make bench   weft beside what else is installed, and the machine's limits (BENCH=--fast: three minutes)"
@@ -82,6 +83,9 @@ models: $(VENV)/models.stamp
 
 surface: $(VENV)/dev.stamp
 	$(BIN)/python tools/surface.py
+
+samples: $(VENV)/dev.stamp
+	$(BIN)/python -m tools.torch_samples --samples 0 $(SAMPLES)
 
 fuzz: $(VENV)/dev.stamp
 	WEFT_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) tests/fuzz tests/ir/passes/test_meaning.py tests/backends/dummy/test_races.py tests/testing/test_threads.py \

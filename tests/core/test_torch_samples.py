@@ -1,16 +1,12 @@
-"""torch's own samples of wrong uses, and of results with named fields: what it refuses is refused here, at the call."""
+"""torch's own samples: values and gradients are torch's, and what it refuses is refused here, at the call."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-import types
-import unittest
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
+from torch_samples import KNOWN, Translation, UntranslatableError, function_of, judge, operators
 
 import weft
 
@@ -27,72 +23,20 @@ ACCEPTED = {
 """Functions, and why they take some of what torch refuses: see manuals/from_torch.md."""
 
 
-class UntranslatableError(Exception):
-    """weft has no such tensors or dtypes."""
-
-
-def operators(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """torch's list of operators; its test module asks for a package that only its own tests need. With each sample it
-    looks for its own test in the sources of all callers, which would be nine tenths of the time."""
-    if importlib.util.find_spec("expecttest") is None:
-        stand_in: Any = types.ModuleType("expecttest")
-        stand_in.TestCase = unittest.TestCase
-        sys.modules["expecttest"] = stand_in
-    common = pytest.importorskip("torch.testing._internal.common_methods_invocations")
-    for module in ("common_utils", "opinfo.core"):
-        monkeypatch.setattr(f"torch.testing._internal.{module}.extract_test_fn", lambda: None, raising=False)
-    return list(common.op_db)
-
-
-DTYPES = {getattr(torch, d.name): d for d in weft.ir.dtypes.DTYPES.values() if hasattr(torch, d.name)}
-
-
-def translated(x: Any) -> Any:
-    """torch's argument as weft's."""
-    if isinstance(x, torch.Tensor):
-        if x.layout != torch.strided or x.dtype not in DTYPES or x.device.type != "cpu" or x.dim() > 60:
-            raise UntranslatableError
-        return weft.from_numpy(np.array(x.detach().float() if x.dtype is torch.bfloat16 else x.detach())).to(
-            DTYPES[x.dtype]
-        )
-    if isinstance(x, torch.dtype):
-        if x not in DTYPES:
-            raise UntranslatableError
-        return DTYPES[x]
-    if isinstance(x, torch.device):
-        return x.type
-    if isinstance(x, (torch.layout, torch.memory_format, complex)):
-        raise UntranslatableError
-    if isinstance(x, torch.Generator):
-        return weft.Generator()
-    if isinstance(x, dict):
-        return {k: translated(v) for k, v in x.items()}
-    if isinstance(x, (list, tuple)):
-        items = [translated(i) for i in x]
-        return items if isinstance(x, list) else tuple(items)
-    return x
-
-
-def function_of(name: str) -> Callable[..., Any] | None:
-    """weft's function of an operator's name: of a namespace, or a method."""
-    found: Any = weft
-    for part in name.split("."):
-        found = getattr(found, part, None)
-        if found is None:
-            return getattr(weft.Tensor, name, None)
-    return found
+PARTS = 12
+"""Tests that share torch's list; `make samples` compares more samples of each operator."""
 
 
 def wrong_uses(ops: list[Any]) -> Iterator[tuple[str, Callable[[], Any], Callable[[], Any], str]]:
     """An operator's name, torch's call, weft's, and torch's arguments as text."""
     for op in ops:
-        function = function_of(op.name)
+        function, translate = function_of(op.name), Translation()
         if not op.error_inputs_func or function is None:
             continue
         for wrong in op.error_inputs("cpu"):
             s = wrong.sample_input
             try:
-                args, kwargs = translated([s.input, *s.args]), translated(dict(s.kwargs))
+                args, kwargs = translate([s.input, *s.args]), translate(dict(s.kwargs))
             except UntranslatableError:
                 continue
             theirs = lambda op=op, s=s: op.op(s.input, *s.args, **s.kwargs)  # noqa: E731
@@ -100,12 +44,19 @@ def wrong_uses(ops: list[Any]) -> Iterator[tuple[str, Callable[[], Any], Callabl
             yield op.name, theirs, ours, f"{s.args} {s.kwargs}"
 
 
+@pytest.mark.parametrize("part", range(PARTS))
+def test_values_and_gradients_are_torchs(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tallies = [judge(op, 1, "float64") for op in operators(monkeypatch.setattr)[part::PARTS]]
+    assert sum(t.passed for t in tallies) > 40
+    assert {t.name: t.failures for t in tallies if t.failures and t.name not in KNOWN} == {}
+
+
 def test_what_torch_refuses_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     accepted = {name for names in ACCEPTED for name in names.split()}
     taken: list[str] = []
     raw: list[str] = []
     refused = 0
-    for name, theirs, ours, text in wrong_uses(operators(monkeypatch)):
+    for name, theirs, ours, text in wrong_uses(operators(monkeypatch.setattr)):
         try:
             theirs()
         except Exception as error:  # noqa: BLE001  (whatever torch says)

@@ -24,7 +24,7 @@ MISTAKES: dict[str, Mistake] = {
     "linear of numpy": (
         lambda: nn.Linear(3, 2)(np.ones((4, 3), np.float32)),
         weft.DTypeError,
-        "linear: expected a Tensor, got a ndarray; make one with weft.tensor(...)",
+        "linear: expected a Tensor, got a numpy.ndarray; make one with weft.tensor(...)",
     ),
     "norm of a negative size": (
         lambda: nn.LayerNorm(-1),

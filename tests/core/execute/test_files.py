@@ -273,7 +273,9 @@ def test_names_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         weft.save({"a": x}, io.StringIO())  # pyright: ignore[reportArgumentType]
     with pytest.raises(weft.DTypeError, match="binary mode"):
         weft.load(io.StringIO("text"))  # pyright: ignore[reportArgumentType]
-    with pytest.raises(weft.DTypeError, match=r"got a \w*Path; to write a file, use .to\('disk:PATH'\)"):
+    with pytest.raises(
+        weft.DTypeError, match=r"got a pathlib.\w*Path; to write a file, use .to\('disk:PATH'\)"
+    ):
         x.to(tmp_path / "x")  # pyright: ignore[reportArgumentType]
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import importlib.util
 import inspect
+import operator
 import subprocess
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -350,3 +352,30 @@ def test_assert_close_beside_torch() -> None:
     with pytest.raises(TypeError, match="cannot compare str with int"):
         close("a", 1)
     close(np.ones(2), weft.ones(2).double())
+
+
+@pytest.mark.skipif(not HAVE_TORCH, reason="torch is not installed")
+@pytest.mark.parametrize("made", [lambda: weft.ones(2), lambda: weft.nn.Parameter(weft.ones(2))])
+@pytest.mark.parametrize("call", ["sin", "nn.functional.relu", "nn.functional.linear", "Tensor.add", "stack"])
+def test_pytorchs_functions_say_that_the_tensor_is_not_theirs(
+    call: str, made: Callable[[], weft.Tensor]
+) -> None:
+    import torch
+
+    function, x = operator.attrgetter(call)(torch), made()
+    rest = {"nn.functional.linear": (torch.ones(2, 2),), "Tensor.add": (x,)}.get(call, ())
+    first = [torch.ones(2), x] if call == "stack" else torch.ones(2) if call == "Tensor.add" else x
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(weft.DTypeError, match=r"PyTorch's function .* give PyTorch .*torch.from_dlpack"):
+            function(first, *rest)
+
+
+@pytest.mark.skipif(not HAVE_TORCH, reason="torch is not installed")
+def test_arrays_of_other_libraries_go_by_the_librarys_name() -> None:
+    import torch
+
+    theirs = torch.ones(2)
+    for call in lambda: weft.ones(2) + theirs, lambda: theirs + weft.ones(2), lambda: weft.sin(theirs):
+        with pytest.raises(weft.DTypeError, match=r"(with|got) a torch\.Tensor; .*weft\.tensor"):
+            call()

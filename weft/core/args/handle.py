@@ -164,5 +164,7 @@ def describe(x: object) -> str:
         return f"a {x.value.dtype.name} Tensor of shape {tuple(x.value.shape)}"
     if x is None or isinstance(x, (bool, int, float, str)):
         return repr(x)
-    name = type(x).__name__
+    kind = type(x)
+    home = kind.__module__.partition(".")[0]
+    name = kind.__name__ if home in ("builtins", "weft", "__main__") else f"{home}.{kind.__name__}"
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

@@ -32,9 +32,25 @@ _intercepted: dict[int, tuple[FunctionType, FunctionType]] = {}
 _installed = False
 
 
-def disabled(*args: Any, **kwargs: Any) -> Any:
-    """As `__torch_function__` of a class: it takes nothing over, and results are plain tensors."""
+def disabled(func: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """As `__torch_function__` of a class: it takes nothing over, and results are plain tensors. DTypeError for
+    PyTorch's own functions."""
+    refuse_pytorchs(func, "tensor")
     return NotImplemented
+
+
+def refuse_pytorchs(func: Any, what: str) -> None:
+    """DTypeError for a function or method of PyTorch itself, compiled ones included: it asks a tensor that is not its
+    own what to do."""
+    home = getattr(func, "__module__", None) or getattr(
+        getattr(func, "__objclass__", None), "__module__", None
+    )
+    if str(home).partition(".")[0] == "torch":
+        name = getattr(func, "__name__", str(func))
+        raise DTypeError(
+            f"{name}: PyTorch's function was called with a {what} of weft; call weft's own, or give PyTorch a tensor "
+            "of its kind: torch.from_dlpack(x)"
+        )
 
 
 class DisableTorchFunctionSubclass(switched):
@@ -133,7 +149,9 @@ def handled(func: Any, relevant: Sequence[Any], args: tuple[Any, ...], kwargs: d
 
 
 def default(cls: type[Any], func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: Any) -> Any:
-    """Tensor.__torch_function__: the function on plain tensors, its results as tensors of the class."""
+    """Tensor.__torch_function__: the function on plain tensors, its results as tensors of the class. DTypeError for
+    PyTorch's own functions, which ask here what to do with a tensor that is not theirs."""
+    refuse_pytorchs(func, cls.__name__)
     if not all(issubclass(cls, t) for t in types):
         return NotImplemented
     with DisableTorchFunctionSubclass():

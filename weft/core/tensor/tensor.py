@@ -103,7 +103,7 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
         super().__init_subclass__(**options)
         if cls.__module__.startswith("weft."):
             if "__torch_function__" not in vars(cls):
-                cls.__torch_function__ = overrides.disabled
+                cls.__torch_function__ = staticmethod(overrides.disabled)
             return
         if "__new__" in vars(cls):
             cls._made_in_new = True
