@@ -109,3 +109,53 @@ def test_a_line_that_names_tests_stands_where_it_is_read_and_says_what_is_not_sa
             said = [name for line in lines for name in line.removeprefix(MARK).split(", ")]
             assert said == list(map(str, named)), module
             assert named != (mirror,), f"{module} names the file that is its own anyway"
+
+
+PER_CALL = (
+    "autograd",
+    "core",
+    "data",
+    "io",
+    "models",
+    "nn",
+    "optim",
+    "scheduler",
+    "sessions",
+    "serve",
+    "surface",
+)
+"""What runs with tensors at hand. Passes and backends, where closures know loops alone, are not among it."""
+
+
+def test_no_local_function_that_is_dropped_calls_itself() -> None:
+    """Such a function is a cycle, and keeps what it knows, as tensors, until Python's collector runs."""
+    found: list[str] = []
+    for path in sorted(p for part in PER_CALL for p in (WEFT / part).rglob("*.py")):
+        for outer in ast.walk(ast.parse(path.read_text())):
+            if isinstance(outer, ast.FunctionDef):
+                found += [f"{path.relative_to(WEFT)}: {outer.name}.{name}" for name in _recursive(outer)]
+    assert found == []
+
+
+def _recursive(outer: ast.FunctionDef) -> list[str]:
+    """The functions defined in a function that call themselves, one by way of others; not what it returns."""
+    inner: dict[str, ast.FunctionDef] = {}
+    returned: set[str] = set()
+    todo: list[ast.AST] = list(outer.body)
+    while todo:
+        match todo.pop():
+            case ast.FunctionDef() as f:
+                inner[f.name] = f
+            case ast.Return(value=ast.Name(id=name)):
+                returned.add(name)
+            case ast.ClassDef() | ast.Lambda():
+                pass
+            case node:
+                todo += ast.iter_child_nodes(node)
+    calls = {
+        name: {n.id for n in ast.walk(f) if isinstance(n, ast.Name)} & inner.keys()
+        for name, f in inner.items()
+    }
+    for _ in inner:
+        calls = {name: set().union(known, *(calls[k] for k in known)) for name, known in calls.items()}
+    return [name for name in inner if name in calls[name] and name not in returned]

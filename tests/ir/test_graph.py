@@ -48,3 +48,17 @@ def test_the_table_is_swept_when_it_has_doubled(monkeypatch: pytest.MonkeyPatch)
         assert len(graph._nodes) <= graph._sweep_at + 1
     monkeypatch.undo()
     graph.watch_after(graph.GROWTH)
+
+
+def test_nodes_in_place_of_dead_ones_bring_no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "_nodes", {})
+    monkeypatch.setattr(graph, "_sweep_at", 4096)
+    sweeps: list[int] = []
+    monkeypatch.setattr(graph, "_sweep", lambda: sweeps.append(len(graph._nodes)))
+    graph.watch_after(graph.GROWTH)
+    x = graph.buffer((4,), dtypes.float32, "cpu:0", None)
+    for _ in range(3 * 4096):
+        graph.apply(Op.EXP, (x,))  # dead at once, and of the same key
+    assert sweeps == [] and len(graph._nodes) == 1
+    monkeypatch.undo()
+    graph.watch_after(graph.GROWTH)

@@ -100,6 +100,9 @@ def _is_name(module: ModuleType, name: str) -> bool:
 
 def _import_asks() -> bool:
     """True where the first look of `from torch.x import name` asks for the name: it looks again."""
-    here = inspect.currentframe()
-    asking = here and here.f_back and here.f_back.f_back
+    asking = (
+        inspect.currentframe()
+    )  # in one variable, which must not refer to the frame that it is in: a cycle
+    for _ in range(2):
+        asking = asking and asking.f_back
     return asking is not None and asking.f_code.co_name == "_handle_fromlist"

@@ -17,6 +17,7 @@ import math
 import pickle
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, cast
@@ -128,6 +129,12 @@ class SafeReader:
         self.known = self._known()
         self.allowed = {id(f): f for f in allowed.allowed().values()}
         self.functions = {id(f): _CALLED.get(f, f) for f in self.known.values() if _is_called(f)}
+
+    def close(self) -> None:
+        """Let go of what refers to the reader: with it, files and elements would stay until the next collection."""
+        self.known.clear()
+        self.functions.clear()
+        del self.storage
 
     def bad(self, why: str) -> FileFormatError:
         return FileFormatError(f"load_torch: {self.source.path} is no checkpoint of torch, or damaged: {why}")
@@ -668,10 +675,10 @@ def _from_zip(
 
     from weft.io.source import InMemory
 
-    reader = kind(source, place, storage, max_expansion)
-    out = read(Reading(InMemory(bytes(archive.read(found[0])), source.path)), reader)
-    reader.finish()
-    return out
+    with closing(kind(source, place, storage, max_expansion)) as reader:
+        out = read(Reading(InMemory(bytes(archive.read(found[0])), source.path)), reader)
+        reader.finish()
+        return out
 
 
 def _from_legacy(
@@ -693,36 +700,36 @@ def _from_legacy(
 
         return _Bytes(key, nbytes, unknown)
 
-    reader = kind(source, place, storage, max_expansion)
-    if _unpickled(file, reader) != LEGACY_MAGIC:
-        raise reader.bad("it has another number at its begin")
-    _unpickled(file, reader)  # the version
-    machine = _unpickled(file, reader)
-    if isinstance(machine, dict) and cast("dict[str, Any]", machine).get("little_endian", True) is False:
-        raise _big_endian(source)
-    out = read(file, reader)
-    keys = _unpickled(file, reader)
-    if not isinstance(keys, list) or not all(isinstance(k, str | int) for k in cast("list[Any]", keys)):
-        raise reader.bad("it has no list of storages")
-    widths = {m.storage.bytes.key: _width(m.storage) for m in reader.made}
-    for key in cast("list[Any]", keys):
-        name = str(key)
-        count = int.from_bytes(file.read(8), "little", signed=True)
-        nbytes = count * widths.get(name, 1)
-        begin = file.at
-        if count < 0 or begin + nbytes > source.size:
-            raise reader.bad("it is cut short")
-        file.at += nbytes
-        stored = reader.storages.get(name)
-        if stored is not None:
-            if nbytes < stored.nbytes:
-                raise reader.bad(f"the storage {shown(name)} has {nbytes:,} bytes, not {stored.nbytes:,}")
-            stored.nbytes, stored.read = nbytes, functools.partial(_read, source, begin, begin + nbytes)
-    missing = set(reader.storages) - {str(k) for k in cast("list[Any]", keys)}
-    if missing:
-        raise reader.bad(f"it lacks the storage {min(missing)!r}")
-    reader.finish()
-    return out
+    with closing(kind(source, place, storage, max_expansion)) as reader:
+        if _unpickled(file, reader) != LEGACY_MAGIC:
+            raise reader.bad("it has another number at its begin")
+        _unpickled(file, reader)  # the version
+        machine = _unpickled(file, reader)
+        if isinstance(machine, dict) and cast("dict[str, Any]", machine).get("little_endian", True) is False:
+            raise _big_endian(source)
+        out = read(file, reader)
+        keys = _unpickled(file, reader)
+        if not isinstance(keys, list) or not all(isinstance(k, str | int) for k in cast("list[Any]", keys)):
+            raise reader.bad("it has no list of storages")
+        widths = {m.storage.bytes.key: _width(m.storage) for m in reader.made}
+        for key in cast("list[Any]", keys):
+            name = str(key)
+            count = int.from_bytes(file.read(8), "little", signed=True)
+            nbytes = count * widths.get(name, 1)
+            begin = file.at
+            if count < 0 or begin + nbytes > source.size:
+                raise reader.bad("it is cut short")
+            file.at += nbytes
+            stored = reader.storages.get(name)
+            if stored is not None:
+                if nbytes < stored.nbytes:
+                    raise reader.bad(f"the storage {shown(name)} has {nbytes:,} bytes, not {stored.nbytes:,}")
+                stored.nbytes, stored.read = nbytes, functools.partial(_read, source, begin, begin + nbytes)
+        missing = set(reader.storages) - {str(k) for k in cast("list[Any]", keys)}
+        if missing:
+            raise reader.bad(f"it lacks the storage {min(missing)!r}")
+        reader.finish()
+        return out
 
 
 def _width(storage: _Storage) -> int:

@@ -173,9 +173,9 @@ def watch_after(nodes: int) -> None:
 
 
 def _grown() -> None:
-    """Call watchers, or sweep: one of these is due."""
+    """Call watchers, sweep, or neither: nodes in place of dead ones bring the call of watchers nearer, no sweep."""
     watch_at = _due_at + _slack
-    if not _sweep_at >= len(_nodes) > watch_at:
+    if len(_nodes) > _sweep_at:
         before = len(_nodes)
         _sweep()
         watch_at -= before - len(_nodes)

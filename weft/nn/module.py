@@ -57,6 +57,9 @@ class Buffer(Tensor):
         self.persistent = persistent
 
 
+_Undo = Callable[[], object]
+
+
 class IncompatibleKeys(NamedTuple):
     """The keys that a state dict lacked, and those that it had too much."""
 
@@ -85,8 +88,6 @@ HOOKS = (
     "_load_state_dict_post_hooks",
 )  # fmt: skip
 """The dicts of what is called around a module and its state dict."""
-
-_Undo = Callable[[], object]
 
 
 class Module:
@@ -578,27 +579,9 @@ class Module:
         errors: list[str] = []
         undo: list[_Undo] = []
         result = IncompatibleKeys(missing, unexpected)
-
-        def load(module: Module, local: dict[str, Any], prefix: str) -> None:
-            about: dict[str, Any] = {} if metadata is None else dict(metadata.get(prefix[:-1], {}))
-            if assign:
-                about["assign_to_params_buffers"] = True
-            about["_undo"] = undo
-            module._load_from_state_dict(local, prefix, about, True, missing, unexpected, errors)
-            for name, child in module._modules.items():
-                if child is not None:
-                    path = f"{prefix}{name}."
-                    load(child, {k: v for k, v in local.items() if k.startswith(path)}, path)
-            for hook in list(module.__dict__["_load_state_dict_post_hooks"].values()):
-                if hook(module, result) is not None:
-                    raise ArgumentError(
-                        "Hooks registered with ``register_load_state_dict_post_hook`` are not expected to return new "
-                        "values, if incompatible_keys need to be modified, it should be done inplace."
-                    )
-
         whole = False
         try:
-            load(self, given, "")
+            self._load(given, "", metadata, assign, result, errors, undo)
             if strict:
                 for title, keys in (("Unexpected", unexpected), ("Missing", missing)):
                     if keys:
@@ -609,13 +592,40 @@ class Module:
             if not whole:
                 for step in reversed(undo):
                     step()
-            undo.clear()  # `load` refers to itself, and so would keep what was there until the next collection
         if errors:
             raise ArgumentError(
                 f"load_state_dict: Error(s) in loading state_dict for {type(self).__name__}:\n\t"
                 + "\n\t".join(errors)
             )
         return result
+
+    def _load(
+        self,
+        local: dict[str, Any],
+        prefix: str,
+        metadata: Mapping[str, Any] | None,
+        assign: bool,
+        result: IncompatibleKeys,
+        errors: list[str],
+        undo: list[_Undo],
+    ) -> None:
+        """Have this module, whose names begin with `prefix`, and each below it take over its members."""
+        about: dict[str, Any] = {} if metadata is None else dict(metadata.get(prefix[:-1], {}))
+        if assign:
+            about["assign_to_params_buffers"] = True
+        about["_undo"] = undo
+        self._load_from_state_dict(local, prefix, about, True, *result, errors)
+        for name, child in self._modules.items():
+            if child is not None:
+                path = f"{prefix}{name}."
+                below = {k: v for k, v in local.items() if k.startswith(path)}
+                child._load(below, path, metadata, assign, result, errors, undo)
+        for hook in list(self.__dict__["_load_state_dict_post_hooks"].values()):
+            if hook(self, result) is not None:
+                raise ArgumentError(
+                    "Hooks registered with ``register_load_state_dict_post_hook`` are not expected to return new "
+                    "values, if incompatible_keys need to be modified, it should be done inplace."
+                )
 
     def _load_from_state_dict(
         self,

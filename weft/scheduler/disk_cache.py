@@ -68,18 +68,9 @@ def store(key: str, plan: Unrolled, where: Sequence[tuple[str, str]]) -> None:
     """Keep a plan; `where[k]` is the image that has code k, and its name there."""
     infos: dict[KernelInfo, int] = {}  # the steps of a loop have the same
     variables = {v: k for k, v in enumerate(plan.variables)}
-
-    def written(items: Sequence[Item]) -> list[Any]:
-        return [
-            ["repeat", encoded(i.length, variables), i.reverse, i.mark, [written(p) for p in i.patterns]]
-            if isinstance(i, Repeat)
-            else [*_written(i[0]), infos.setdefault(i[1], len(infos))]
-            for i in items
-        ]
-
     record = {
         "key": key,
-        "steps": written(plan.items),
+        "steps": _items(plan.items, variables, infos),
         "commands": [plan.externals, plan.offsets, plan.workspace_bytes],
         "replaces": [o.replaces for o in plan.outputs],
         "kernels": [[k.name, k.bytes, k.flops, k.why, k.written, k.dtype] for k in infos],
@@ -87,6 +78,24 @@ def store(key: str, plan: Unrolled, where: Sequence[tuple[str, str]]) -> None:
         "codes": where,
     }
     disk_cache.put("plan", key, json.dumps(record, separators=(",", ":")).encode())
+
+
+def _items(
+    items: Sequence[Item], variables: Mapping[Var, int], infos: dict[KernelInfo, int]
+) -> list[list[Any]]:
+    """Steps and loops of them, as lists. What is new of their kernels is added to `infos`."""
+    return [
+        [
+            "repeat",
+            encoded(i.length, variables),
+            i.reverse,
+            i.mark,
+            [_items(p, variables, infos) for p in i.patterns],
+        ]
+        if isinstance(i, Repeat)
+        else [*_written(i[0]), infos.setdefault(i[1], len(infos))]
+        for i in items
+    ]
 
 
 def _written(s: Step) -> list[Any]:

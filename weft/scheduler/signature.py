@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -100,6 +100,10 @@ class Signature:
         return h.hexdigest()
 
 
+MANY = 4
+"""The number of inputs above which those that have been walked are not looked at again."""
+
+
 def signature(
     outputs: Sequence[Node], held: Sequence[Node] = (), computed: frozenset[Node] = frozenset()
 ) -> Signature:
@@ -118,9 +122,15 @@ def signature(
     elements: list[Node] = []
     shapes: set[Any] = set()
     row: tuple[Any, ...]
-    walk: list[tuple[Node | None, Iterator[Node]]] = [(None, iter(outputs))]
+    walk: list[Node | None] = [None]
+    seen: dict[
+        Node | None, int
+    ] = {}  # of nodes with many inputs, those that have their numbers; fewer are asked again
     while walk:
-        node, inputs = walk[-1]
+        node = walk[-1]
+        inputs = outputs if node is None else node.inputs
+        if len(inputs) > MANY:
+            inputs = inputs[seen.get(node, 0) :]
         for i in inputs:
             if i in numbers:
                 continue
@@ -128,7 +138,9 @@ def signature(
             stored = storage is not None and i not in computed
             if i.inputs:
                 if not stored:
-                    walk.append((i, iter(i.inputs)))
+                    walk.append(i)
+                    if len(inputs) > MANY:
+                        seen[node] = seen.get(node, 0) + inputs.index(i)
                     break
                 if i in outputs:  # stored since it was asked for
                     return signature(outputs, held, frozenset(outputs))

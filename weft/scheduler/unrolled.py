@@ -72,25 +72,17 @@ class Unrolled:
         constants: dict[int, int] = {}
         steps: list[Step] = []
         infos: list[KernelInfo] = []
-
-        def write(items: Sequence[Item], marks: Mapping[int, int]) -> None:
-            for item in items:
-                if isinstance(item, Repeat):
-                    for t, pattern in item.steps(sizes):
-                        write(pattern, {**marks, item.mark: t})
-                    continue
-                step, info = item
-                if isinstance(step, Launch) and step.variables:
-                    used = [
-                        v if 0 <= v < count
-                        else constants.setdefault(marks[v] if v < 0 else v - count, count + len(constants))
-                        for v in step.variables
-                    ]  # fmt: skip
-                    step = Launch(step.program, step.slots, tuple(used))
+        for step, info, marks in _written_out(self.items, sizes, {}):
+            if isinstance(step, Launch) and step.variables:
+                used = [
+                    v if 0 <= v < count
+                    else constants.setdefault(marks[v] if v < 0 else v - count, count + len(constants))
+                    for v in step.variables
+                ]  # fmt: skip
+                steps.append(Launch(step.program, step.slots, tuple(used)))
+            else:
                 steps.append(step)
-                infos.append(info)
-
-        write(self.items, {})
+            infos.append(info)
         total = count + len(constants)
         commands = Commands(tuple(steps), self.externals, self.offsets, self.workspace_bytes, total)
         if self.check is not None:
@@ -106,6 +98,18 @@ class Unrolled:
             executable=self.device.link(self.codes, commands),
             largest=self.largest,
         )
+
+
+def _written_out(
+    items: Sequence[Item], sizes: Mapping[str, int], marks: Mapping[int, int]
+) -> Iterator[tuple[Step, KernelInfo, Mapping[int, int]]]:
+    """Each step in turn, and the number of the step of each loop around it, by the loops' marks."""
+    for item in items:
+        if isinstance(item, Repeat):
+            for t, pattern in item.steps(sizes):
+                yield from _written_out(pattern, sizes, {**marks, item.mark: t})
+        else:
+            yield *item, marks
 
 
 def _varies(items: Sequence[Item]) -> bool:

@@ -7,6 +7,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from operator import index
 from typing import Any, TypeAlias, cast
 
@@ -92,6 +93,9 @@ class Session:
         self, fn: Callable[..., Any], example: tuple[Any, ...], exact: bool, pool: MemoryPool | None = None
     ) -> None:
         self.fn, self.exact, self.pool = fn, exact, pool
+        self._mode: Callable[[], AbstractContextManager[object]] = (
+            partial(numerics, "same") if exact else nullcontext
+        )
         self._forms: OrderedDict[Key, Form] = OrderedDict()
         self._turns = Turns() if pool is None else pool.turns
         self._example = example
@@ -159,9 +163,6 @@ class Session:
                 f"session: there is nothing to {what} before the first run; give it an example"
             )
         return next(reversed(self._forms.values()))
-
-    def _mode(self) -> AbstractContextManager[object]:
-        return numerics("same") if self.exact else nullcontext()
 
     def _form(self, call: _Call) -> Form:
         """The form for the structure of a call, recorded if it is new."""

@@ -276,28 +276,38 @@ def _results(
 ) -> tuple[list[int], list[int | None], list[tuple[int, int, tuple[ViewStep, ...]]], Build]:
     """The values of the tensors in `result`, which of them are tensors from before or views of such, and how to make
     `result` again."""
-    found: dict[int, int] = {}
-    results: list[int] = []
-    same: list[int | None] = []
-    looks: list[tuple[int, int, tuple[ViewStep, ...]]] = []
+    found = _Results(numbers)
+    build = builder(result, found.number)
+    return found.results, found.same, found.looks, build
 
-    def number(t: Tensor) -> int:
-        if id(t) not in found:
-            found[id(t)] = len(results)
-            results.append(numbers.value(t.value))
-            same.append(numbers.tensor(t))
-            if same[-1] is None and t.look is not None:
-                seen = views.seen_from(t, t.look)
-                known = [(k, steps) for m, steps in seen if (k := numbers.tensor(m)) is not None]
-                looks.extend((found[id(t)], k, tuple(map(held, steps))) for k, steps in known[:1])
-        return found[id(t)]
 
-    def held(step: ViewStep) -> ViewStep:
+class _Results:
+    """The tensors that a call gives back, numbered as they are met."""
+
+    def __init__(self, numbers: _Numbers) -> None:
+        self._numbers = numbers
+        self._found: dict[int, int] = {}
+        self.results: list[int] = []
+        self.same: list[int | None] = []
+        self.looks: list[tuple[int, int, tuple[ViewStep, ...]]] = []
+
+    def number(self, t: Tensor) -> int:
+        """The number of a tensor."""
+        k = self._found.get(id(t))
+        if k is not None:
+            return k
+        k = self._found[id(t)] = len(self.results)
+        self.results.append(self._numbers.value(t.value))
+        self.same.append(self._numbers.tensor(t))
+        if self.same[-1] is None and t.look is not None:
+            seen = views.seen_from(t, t.look)
+            known = [(n, steps) for m, steps in seen if (n := self._numbers.tensor(m)) is not None]
+            self.looks.extend((k, n, tuple(map(self._held, steps))) for n, steps in known[:1])
+        return k
+
+    def _held(self, step: ViewStep) -> ViewStep:
         """The step with its tensors, of the trace, as numbers of results: each call has its own."""
-        return views.with_tensors(step, lambda t: Result(number(t)), Handle)
-
-    build = builder(result, number)
-    return results, same, looks, build
+        return views.with_tensors(step, lambda t: Result(self.number(t)), Handle)
 
 
 def _alive(trace: tracing.Trace) -> list[Tensor]:

@@ -186,7 +186,10 @@ def sole_thread() -> bool:
     """True where no other thread runs Python: then nobody can look at memory while it is written over. Threads that
     stay in native code, as those of kernels do, run none."""
     frames = _frames()
-    return len(frames) == 1 or sum([not is_away(f) for f in frames.values()]) == 1
+    try:
+        return len(frames) == 1 or sum([not is_away(f) for f in frames.values()]) == 1
+    finally:
+        del frames  # this call's is among them: a cycle, with all that its callers' variables refer to
 
 
 _frames = sys._current_frames  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

@@ -411,8 +411,9 @@ def _set_attribute(m: Any, name: str, value: Any) -> None:
 
 def _is_inside(internals: frozenset[str]) -> bool:
     """True where the attribute is read by one of these Python modules."""
-    here = currentframe()
-    reader = None if here is None or here.f_back is None else here.f_back.f_back
+    reader = currentframe()  # in one variable, which must not refer to the frame that it is in: a cycle
+    for _ in range(2):
+        reader = reader and reader.f_back
     return reader is not None and reader.f_globals.get("__name__") in internals
 
 

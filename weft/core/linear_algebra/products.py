@@ -113,10 +113,15 @@ def _chain(parts: list[Tensor]) -> Tensor:
             ]
             cost[i][j], split[i][j] = min(options)
 
-    def product(i: int, j: int) -> Tensor:
-        return parts[i] if i == j else matmul(product(i, split[i][j]), product(split[i][j] + 1, j))
+    return _product(parts, split, 0, n - 1)
 
-    return product(0, n - 1)
+
+def _product(parts: list[Tensor], split: list[list[int]], i: int, j: int) -> Tensor:
+    """The product of parts i to j, split where it says."""
+    if i == j:
+        return parts[i]
+    k = split[i][j]
+    return matmul(_product(parts, split, i, k), _product(parts, split, k + 1, j))
 
 
 @composite

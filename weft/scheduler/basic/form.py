@@ -277,30 +277,30 @@ def built(form: Form) -> Built:
     """The graph of a form, with runtime variables for its sizes."""
     sizes = form.axes
     leaves: dict[int, Node] = {}
-
-    def node(tree: Tree[int]) -> Node:
-        match tree:
-            case Read(k, axes):
-                if k not in leaves:
-                    leaves[k] = graph.buffer(
-                        tuple([sizes[a] for a in axes]), form.leaves[k], form.device, None
-                    )
-                return _spread(leaves[k], axes, sizes)
-            case Constant(dtype, fill):
-                return graph.const(fill.value, dtype, sizes)
-            case Number(k):
-                return _spread(_number(form.variables[len(sizes) + k]), (), sizes)
-            case Position(dtype, axis):
-                return _spread(graph.arange(sizes[axis], dtype), (axis,), sizes)
-            case Call(op, dtype, operands):
-                return graph.apply(op, tuple([node(t) for t in operands]), dtype=dtype)
-
-    root = node(form.tree)
+    root = _built(form, form.tree, leaves)
     if form.op is not None:
         root = graph.apply(form.op, (root,), Axes(tuple(range(form.own, len(sizes)))))
     if not root.inputs:
         root = graph.intern(Op.CONTIGUOUS, (root,), None, root.shape, root.dtype, root.device)
     return Built(root, tuple([leaves[k] for k in range(len(form.leaves))]))
+
+
+def _built(form: Form, tree: Tree[int], leaves: dict[int, Node]) -> Node:
+    """The node of a part of a form; its leaves are added to those that are there."""
+    sizes = form.axes
+    match tree:
+        case Read(k, axes):
+            if k not in leaves:
+                leaves[k] = graph.buffer(tuple([sizes[a] for a in axes]), form.leaves[k], form.device, None)
+            return _spread(leaves[k], axes, sizes)
+        case Constant(dtype, fill):
+            return graph.const(fill.value, dtype, sizes)
+        case Number(k):
+            return _spread(_number(form.variables[len(sizes) + k]), (), sizes)
+        case Position(dtype, axis):
+            return _spread(graph.arange(sizes[axis], dtype), (axis,), sizes)
+        case Call(op, dtype, operands):
+            return graph.apply(op, tuple([_built(form, t, leaves) for t in operands]), dtype=dtype)
 
 
 def _number(bits: Var) -> Node:
