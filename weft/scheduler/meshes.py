@@ -147,11 +147,6 @@ def mesh_of(name: str | None) -> MeshDevice | None:
     return device if isinstance(device, MeshDevice) else None
 
 
-def touches(order: Iterable[Node]) -> bool:
-    """True where one of the nodes is on a mesh."""
-    return any(is_mesh(n.device) for n in order)
-
-
 def layouts_in(sig: Signature, given: Mapping[Node, Layout] | None = None) -> Layouts:
     """The layouts of a graph's leaves: those of their values, or `given` where there is no value yet."""
     have = given or {}

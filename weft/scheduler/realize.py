@@ -21,7 +21,7 @@ from weft.ir.graph import Node, buffer, toposort
 from weft.ir.ops import Op
 from weft.ir.placement import is_mesh
 from weft.ir.rewrite import rebuilt
-from weft.scheduler import disk_cache, elements, families, meshes, repeats
+from weft.scheduler import disk_cache, elements, families, repeats
 from weft.scheduler.keeping import FREE_BYTES, nbytes
 from weft.scheduler.outline import outline
 from weft.scheduler.plan import Plan
@@ -101,9 +101,9 @@ def realize(
             if found is not None:
                 return _by_segments(found, [*todo, *sig.kept])
             return run([*todo, *sig.kept], sig, device, bindings)
-        if not is_mesh(name) and not meshes.touches(toposort(todo)):
+        if not is_mesh(name) and not any(is_mesh(n.device) for n in toposort(todo)):
             return _over_devices(todo, sig, bindings)
-    if meshes.touches(todo) or meshes.touches(toposort(todo)):
+    if any(is_mesh(n.device) for n in todo) or any(is_mesh(n.device) for n in toposort(todo)):
         return _on_meshes(todo, bindings)
     return _over_devices(todo, signature(todo), bindings) if todo else NOTHING
 

@@ -375,6 +375,7 @@ class Explanation:
 def explain_nodes(nodes: Sequence[Node], time: bool = False) -> Explanation:
     """The kernels that computing these nodes together will take; with `time`, computed a few times by the clock."""
     from weft.ir.graph import toposort
+    from weft.ir.placement import is_mesh
     from weft.scheduler import meshes
     from weft.scheduler.parts import steps_of
     from weft.scheduler.realize import default_device
@@ -382,7 +383,7 @@ def explain_nodes(nodes: Sequence[Node], time: bool = False) -> Explanation:
 
     todo = [n for n in dict.fromkeys(nodes) if n.storage is None and not (tracing.is_placeholder(n))]
     along = tuple(_along(todo)) if todo else ()
-    on_mesh = meshes.touches(toposort(todo))
+    on_mesh = any(is_mesh(n.device) for n in toposort(todo))
     if on_mesh and (found := _of_shared(todo, along)) is not None and not time:
         return found
     local = meshes.localized(todo, default_device) if on_mesh else None

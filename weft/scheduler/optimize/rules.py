@@ -21,10 +21,6 @@ from weft.ir.loops import LoopKind
 from weft.scheduler.optimize import (
     blocks,
     contraction,
-    gpu_contraction,
-    gpu_grids,
-    gpu_online,
-    gpu_rows,
     levels,
     online,
     pinned_dots,
@@ -57,22 +53,11 @@ PINNED: tuple[Rule[Any, Any], ...] = (
 )
 """Rules that keep to the pinned order of sums, on such devices: see `ir/numerics.py`."""
 
-BLOCKS: tuple[Rule[Any, Any], ...] = (
-    gpu_online.RULE,  # attention in one pass; before `gpu_contraction`, as on cores
-    gpu_contraction.RULE,  # tiles on matrix units, in shared memory or in registers
-    gpu_rows.RULE,  # a block for each row or several, with all that is computed of it
-    gpu_grids.RULE,  # all other kernels: a grid for each item
-)
-"""Rules for devices whose tasks are thread blocks."""
-
 AFTER_CORES: tuple[Rule[Any, Any], ...] = (
     scatters.RULE,  # lanes and tasks for outputs that combine with what is there; before `levels`, which reads loops
     levels.RULE,  # sums that are long chains still
 )
 """Rules for what any of `CORES` made."""
-
-AFTER_BLOCKS: tuple[Rule[Any, Any], ...] = (levels.RULE,)
-"""Rules for what any of `BLOCKS` made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +140,8 @@ def _rules(
             raise DeviceError(
                 f'{info.name}: numerics="same" is there for devices of cores, not for grids of blocks'
             )
+        from weft.scheduler.optimize.gpu_rules import AFTER_BLOCKS, BLOCKS
+
         return BLOCKS, AFTER_BLOCKS
     return PINNED if algorithm.pinned else CORES, AFTER_CORES
 
