@@ -69,7 +69,7 @@ class CostModel:
     """Bytes of a cache line. Source: all CPUs of the x86-64-v3 level."""
 
     cache_ways: int = 8
-    """Lines of one set of the first and the second cache. Source: as above; some have more, which costs nothing."""
+    """Lines of one set of the second cache. Source: as above; some have more, which costs nothing."""
 
     min_overrun_bytes: int = 512
     """The shortest row whose end the hardware's prefetching runs into; of shorter ones all is one run. Source: decision
@@ -78,9 +78,9 @@ class CostModel:
     max_overrun_bytes: int = 2560
     """The longest: it follows rows that are longer. Source: decision 042."""
 
-    def sets(self, cache_bytes: int) -> int:
+    def sets(self, cache_bytes: int, ways: int) -> int:
         """Sets of a cache."""
-        return max(cache_bytes // (self.line_bytes * self.cache_ways), 1)
+        return max(cache_bytes // (self.line_bytes * ways), 1)
 
 
 def to_json(costs: CostModel) -> bytes:

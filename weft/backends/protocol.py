@@ -59,12 +59,13 @@ HOST_PROCESSOR = "host"
 class DeviceInfo:
     """The abilities of a device, as data. The schedule rules read this and nothing else.
 
-    Sizes are in bytes, rates per second. `cores` are the independent workers (cores, multiprocessors, compute units);
-    `vector_bytes` is the width of one SIMD register (or of one lane's widest load on a GPU), `vector_registers` how
-    many one thread has, `warp` how many threads run in step. `local_bytes` is what the LOCAL buffers of one task may
-    take. Caches are per core but for the last level. `bandwidth`, `flops`, `link_bandwidth` (host to device) and
-    `launch_ns` are as measured where that was done, else estimates. `task_kind` says how independent tasks are written:
-    PARALLEL loops, or BLOCK loops over a grid with THREAD loops inside.
+    Sizes are in bytes, rates per second. `cores` are the independent workers (cores, multiprocessors, compute
+    units); `vector_bytes` is the width of one SIMD register (or of one lane's widest load on a GPU),
+    `vector_registers` how many one thread has, `warp` how many threads run in step. `local_bytes` is what the LOCAL
+    buffers of one task may take. Caches are per core but for the last level; `l1_ways` are the lines of one set of
+    the first. `bandwidth`, `flops`, `link_bandwidth` (host to device) and `launch_ns` are as measured where that
+    was done, else estimates. `task_kind` says how independent tasks are written: PARALLEL loops, or BLOCK loops
+    over a grid with THREAD loops inside.
 
     `native` are the elementwise ops that the device computes, each on all dtypes that it is for: exactly those in
     `weft.ir.math.expand.NEEDED`, functions within 4 ULP; functions that are missing are expanded into others before
@@ -107,6 +108,7 @@ class DeviceInfo:
     matrix_units: tuple[MatrixUnit, ...] = ()
     bounds: Bounds = field(default_factory=Bounds)
     costs: CostModel = field(default_factory=CostModel, repr=False)
+    l1_ways: int = 8
     pool: str = ""
     processor: str = field(default="", repr=False)
 

@@ -23,7 +23,7 @@ from weft.ir.kernel.transforms.compute_first import ComputeFirst
 from weft.ir.kernel.transforms.dot_bytes import DotBytes
 from weft.ir.kernel.transforms.extend import Extend
 from weft.ir.kernel.transforms.factor import Factor
-from weft.ir.kernel.transforms.hint import PrefetchNext, Stream
+from weft.ir.kernel.transforms.hint import PrefetchNext, PrefetchShares, Stream
 from weft.ir.kernel.transforms.inline import Inline
 from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.merge import Merge
@@ -48,8 +48,8 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 KINDS: tuple[type[Transform], ...] = (
     Split, Split, ComputeAt, ComputeAt, Across, Arrange, Bind, Clip, ComputeFirst, DotBytes, Extend, Factor, Inline,
-    Merge, MergeAxes, OnlineReduce, OrderReduce, Pad, PadRows, PartialSums, Permute, PrefetchNext, Share, SplitReduce,
-    Stage, Stream, Tensorize, Trim, Unroll, Vectorize, Window,
+    Merge, MergeAxes, OnlineReduce, OrderReduce, Pad, PadRows, PartialSums, Permute, PrefetchNext, PrefetchShares,
+    Share, SplitReduce, Stage, Stream, Tensorize, Trim, Unroll, Vectorize, Window,
 )  # fmt: skip
 """The transforms that are proposed, each as often as it stands here."""
 

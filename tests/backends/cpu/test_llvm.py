@@ -111,6 +111,7 @@ def test_the_host_is_plausible() -> None:
     assert machine.vector_bytes in (16, 32, 64)
     assert 1 <= machine.cores <= machine.hardware_threads == len(usable_threads())
     assert 8 << 10 <= machine.l1d_bytes <= machine.l2_bytes
+    assert 1 <= machine.l1d_ways <= 64 and machine.l1d_bytes % machine.l1d_ways == 0
     assert machine.memory_bytes > 1 << 28
     assert machine is host()
 

@@ -19,6 +19,7 @@ from weft.ir.kernel.schedule import Kernel
 from weft.ir.loops import LoopKind, Scope
 from weft.ir.loops_verify import verify
 from weft.scheduler.kernelize import kernelize
+from weft.scheduler.optimize.contraction import clash
 from weft.scheduler.optimize.rules import schedule
 from weft.testing.kernels import matmul
 
@@ -312,3 +313,25 @@ def test_a_factor_that_lies_in_panels_is_read_there(apart: int, depth: int, devi
     assert ("sum_chain" in kernel.nests) == (depth > 96)  # the steps in blocks, with sums of their own
     w = arrays[1][:, :, 0].transpose(0, 2, 1).reshape(n, depth)
     close(found, arrays[0].astype(np.float64) @ w.T)
+
+
+@pytest.mark.parametrize(
+    ("cache", "asked"), [(12 << 10, False), (24 << 10, True), (1 << 20, False)]
+)  # none for two panels of 8 KiB; for three; all of them are in the cache
+def test_the_next_panel_in_memory_is_asked_for(cache: int, asked: bool) -> None:
+    x, w = normal(40, 64), normal(8, 64, 32, seed=1)  # w[j // 32, k, j % 32]
+
+    def product(x: weft.Tensor, w: weft.Tensor) -> weft.Tensor:
+        return x @ w.permute(1, 0, 2).reshape(64, 256)
+
+    kernel, y = scheduled(product, [x, w], replace(info(64, 32, cache), l1_bytes=4 << 10))
+    hints = [n.prefetch for n in kernel.nests.values() if n.prefetch is not None]
+    assert [h.shared for h in hints] == [True] * asked
+    close(y, x.astype(np.float64) @ w.transpose(1, 0, 2).reshape(64, 256))
+
+
+def test_rows_that_share_a_set_are_as_many_as_its_lines() -> None:
+    for ways, least in ((8, 8), (12, 12)):
+        device = replace(info(64, 32), l1_bytes=ways << 12, l1_ways=ways)
+        assert [clash(3 << 12, rows, device) for rows in (4, 8, 12)] == [rows >= least for rows in (4, 8, 12)]
+        assert not clash(None, 20, device) and not clash((3 << 12) + 64, 12, device)

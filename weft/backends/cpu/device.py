@@ -414,6 +414,7 @@ def describe(machine: Machine) -> DeviceInfo:
         vector_bytes=machine.vector_bytes,
         vector_registers=machine.vector_registers,
         l1_bytes=machine.l1d_bytes,
+        l1_ways=machine.l1d_ways,
         l2_bytes=machine.l2_bytes,
         l3_bytes=machine.l3_bytes,
         memory_bytes=machine.memory_bytes,

@@ -27,6 +27,7 @@ _MIB = 1024 * _KIB
 
 # Taken where the system does not tell: what an ordinary desktop core has had at least since about 2015.
 _DEFAULT_L1D = 32 * _KIB
+_DEFAULT_L1D_WAYS = 8
 _DEFAULT_L2 = 512 * _KIB
 _DEFAULT_L3 = 8 * _MIB
 _DEFAULT_MEMORY = 4 * 1024 * _MIB
@@ -38,7 +39,7 @@ class Machine:
 
     `vector_bytes` is the width to generate for and `vector_registers` how many of them there are. `cores` counts
     the physical cores this process may use, `hardware_threads` the logical ones. `l1d_bytes` and `l2_bytes` are
-    per core, `l3_bytes` is one whole instance, which `l3_cores` cores share.
+    per core, `l1d_ways` the lines of one set, `l3_bytes` is one whole instance, which `l3_cores` cores share.
     """
 
     target: Target
@@ -47,6 +48,7 @@ class Machine:
     cores: int
     hardware_threads: int
     l1d_bytes: int
+    l1d_ways: int
     l2_bytes: int
     l3_bytes: int
     l3_cores: int
@@ -90,6 +92,7 @@ def host() -> Machine:
         cores=_physical_cores(threads),
         hardware_threads=len(threads),
         l1d_bytes=_cache_bytes(1, _DEFAULT_L1D),
+        l1d_ways=_cache_ways(1, _DEFAULT_L1D_WAYS),
         l2_bytes=_cache_bytes(2, _DEFAULT_L2),
         l3_bytes=_cache_bytes(3, _DEFAULT_L3),
         l3_cores=_cores_sharing(3, threads),
@@ -195,6 +198,13 @@ def _cache_bytes(level: int, default: int) -> int:
     if not text:
         return default
     return int(text[:-1]) * _UNITS[text[-1]] if text[-1] in _UNITS else int(text)
+
+
+def _cache_ways(level: int, default: int) -> int:
+    """The lines of one set of the first processor's cache of that level."""
+    folder = _cache_folder(level) if sys.platform != "darwin" else None
+    text = _read(folder / "ways_of_associativity") if folder else None
+    return int(text) if text and text.isdecimal() and int(text) else default
 
 
 def _cores_sharing(level: int, threads: tuple[int, ...]) -> int:

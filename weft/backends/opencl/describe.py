@@ -70,6 +70,7 @@ def describe(device: Any, index: int, on_cpu: bool | None = None) -> DeviceInfo:
         vector_bytes=min(cpu.vector_bytes, 64),
         vector_registers=cpu.vector_registers,
         l1_bytes=cpu.l1_bytes,
+        l1_ways=cpu.l1_ways,
         l2_bytes=cpu.l2_bytes,
         l3_bytes=cpu.l3_bytes,
         bandwidth=cpu.bandwidth,

@@ -57,6 +57,12 @@ from weft.ir.loops import (
 from weft.ir.numerics import Tree, rounded_product
 from weft.ir.ops import Op
 
+LINE = 64
+"""Bytes of a cache line, for hints."""
+
+MAX_HINTS = 8
+"""Hints of one iteration; of a longer part, some lines are asked for."""
+
 
 def identity(op: Op, dtype: DType) -> Const:
     """The value that leaves every other unchanged under `op`."""
@@ -256,10 +262,37 @@ class _Lowering:
             param = self.params.get(name)
             if param is not None and name in (wish.params or self.params):
                 here = flatten([self.index(item, nest, i) for i in index], param.shape)
+                if wish.shared:
+                    out |= dict.fromkeys(self.shares(item, nest, var, param, here))
+                    continue
                 there = substitute(here, {var: var + wish.steps})
                 if there != here and not (isinstance(there, Index) and there.computed):
                     out[Prefetch(param.name, there)] = None
         return list(out)
+
+    def shares(self, item: Item, nest: Nest, loop: Var, param: Param, here: Int) -> list[Stmt]:
+        """Hints for this iteration's part of the run that the next iteration of `loop` reads of a parameter, by lines:
+        none where it reads no run."""
+        around = [*self.kernel.enclosing(item.name), *nest.loops]
+        within = around[[s.var for s in around].index(loop) + 1 :]
+        turns = [s for s in within if s.kind not in LANE_KINDS and s.kind is not LoopKind.UNROLL]
+        run = coefficient(here, loop) or 0
+        if run <= 0:
+            return []
+        count = prod(high(s.extent) for s in turns)
+        together = (
+            1 << max(0, (count - 1) // run).bit_length()
+        )  # the innermost loop's, which ask for the same
+        at: Int = 0
+        for s in turns[:-1]:
+            at = at * high(s.extent) + s.var
+        if turns:
+            last = turns[-1]
+            at = at * ceildiv(high(last.extent), together) + floordiv(last.var, together)
+        share = ceildiv(run * together, count)
+        start = substitute(here, {loop: loop + 1} | {s.var: 0 for s in within}) + at * share
+        step = max(1, LINE // param.dtype.itemsize, ceildiv(share, MAX_HINTS))
+        return [Prefetch(param.name, start + k) for k in range(0, share, step)]
 
     def store(self, item: Output, nest: Nest, k: int) -> Stmt:
         s = item.stores[k]

@@ -69,11 +69,16 @@ class Online:
 
 @dataclass(frozen=True, slots=True)
 class PrefetchSpec:
-    """A prefetch of what the iteration of `loop` that comes `steps` later will read of `params` (all, if empty)."""
+    """A prefetch of what the iteration of `loop` that comes `steps` later will read of `params` (all, if empty).
+
+    With `shared`, whose parameter that iteration reads as one run, the iterations within the loop share it out evenly:
+    each asks for its part of the run, in order.
+    """
 
     loop: str
     steps: int = 1
     params: tuple[str, ...] = ()
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,7 @@ from weft.scheduler.optimize.depth import Deep, Sharing
 from weft.scheduler.optimize.dots import Dots, InnerProducts
 from weft.scheduler.optimize.extents import blocks_of, typical
 from weft.scheduler.optimize.levels import PRODUCT_CHAIN, pinned_steps
+from weft.scheduler.optimize.prefetch import ask_for_panel
 from weft.scheduler.optimize.rule import Choice, Rule, TileSize
 from weft.scheduler.optimize.steps import extent, merge, split, typical_extent
 from weft.scheduler.tiles import most_rows, tile_cycles
@@ -452,18 +453,18 @@ def crowded(k: Kernel, c: Contraction, side: int, info: DeviceInfo) -> bool:
         return False
     assert c.value.reduce is not None
     step = coefficient(flatten(load.index, p.shape), c.value.reduce.axes[-1].var) or 0
-    costs, sets = info.costs, info.costs.sets(info.l2_bytes)
+    costs, sets = info.costs, info.costs.sets(info.l2_bytes, info.costs.cache_ways)
     apart = abs(step) * p.dtype.itemsize // costs.line_bytes
     return typical(c.value.reduce.axes[-1].extent) > 2 * costs.cache_ways * (sets // gcd(sets, apart))
 
 
 def clash(apart: int | None, tall: int, info: DeviceInfo) -> bool:
     """The lines of so many rows, so far apart, do not fit into the first cache together: they share its sets."""
-    costs, sets = info.costs, info.costs.sets(info.l1_bytes)
-    if not apart or tall < costs.cache_ways:
+    if not apart or tall < info.l1_ways:
         return False
-    used = [row * apart // costs.line_bytes % sets for row in range(tall)]
-    return max(used.count(x) for x in set(used)) >= costs.cache_ways
+    sets = info.costs.sets(info.l1_bytes, info.l1_ways)
+    used = [row * apart // info.costs.line_bytes % sets for row in range(tall)]
+    return max(used.count(x) for x in set(used)) >= info.l1_ways
 
 
 def awkward(k: Kernel, e: Expr) -> bool:
@@ -752,6 +753,8 @@ class _Tiled:
             self.k = squares.ask_ahead(self.k, chain or value, p, at, self.depth, self.width, self.info)
         else:
             self.follow(chain or value, stream, tile)
+            if isinstance(panel, Load) and is_packed(self.k, c, choice.side, choice.panel, self.width):
+                self.k = ask_for_panel(self.k, chain or value, at, panel.source, self.panel_bytes, self.info)
 
     def in_squares(self, uses: int) -> int:
         """The lanes of the squares in which the panel is read; 0 where it is not."""

@@ -16,6 +16,14 @@ a stream by itself, but only within a page, and not far enough ahead to keep mem
     for i:                            for i:
       y(i) = f(x[i])            ->      prefetch x[i + steps]
                                         y(i) = f(x[i])
+
+Panels that all tiles of rows use, of which the first waits for memory and the others leave it idle: each step asks for
+its share of the next panel.
+
+    for p:                                  for p:
+      for tile: for k:                        for tile: for k:
+        s += w[p, k] * x[tile, k]     ->        prefetch w[p + 1, tile * steps + k * share]
+                                                s += w[p, k] * x[tile, k]
 """
 
 from __future__ import annotations
@@ -29,7 +37,7 @@ from weft.ir.kernel.algorithm import Item, Param, reads
 from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.schedule import Kernel, NestLoop
 from weft.ir.kernel.transforms.base import attempt
-from weft.ir.kernel.transforms.hint import PrefetchNext
+from weft.ir.kernel.transforms.hint import PrefetchNext, PrefetchShares
 from weft.ir.loops import LoopKind
 
 ROW_SHARE = 8
@@ -37,6 +45,9 @@ ROW_SHARE = 8
 
 MIN_AHEAD_BYTES = 1024
 """The least of them where several streams share them."""
+
+PANELS_AT_ONCE = 3
+"""The second cache has room for so many panels where the next one is asked for: two, and what streams by."""
 
 ROWS_AHEAD_BYTES = 1 << 14
 """Bytes of short rows that are asked for ahead."""
@@ -144,6 +155,14 @@ def ask_for_rows(k: Kernel, name: str, loop: str, info: DeviceInfo) -> Kernel:
         if row < step and MIN_AHEAD_BYTES <= nbytes < MIN_RUN_BYTES:
             k = attempt(k, PrefetchNext(name, loop, ceildiv(ROWS_AHEAD_BYTES, nbytes), (p.name,)))
     return k
+
+
+def ask_for_panel(k: Kernel, name: str, loop: str, param: str, nbytes: int, info: DeviceInfo) -> Kernel:
+    """`k` with an item that uses a panel of `nbytes` bytes in each iteration of `loop`, tile by tile, asking for the
+    next one meanwhile, where the parameter lies in memory and two fit into the cache."""
+    if nbytes * PANELS_AT_ONCE > info.l2_bytes or all(p.name != param for p in _large(k, info)):
+        return k
+    return attempt(k, PrefetchShares(name, loop, param))
 
 
 def _variable(k: Kernel, loop: str) -> Var:

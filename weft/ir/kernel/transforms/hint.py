@@ -1,10 +1,10 @@
-"""Stream and prefetch: hints for caches."""
+"""Stream, prefetch, and prefetch in shares: hints for caches."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from weft.ir.kernel.algorithm import Output
+from weft.ir.kernel.algorithm import Output, reads
 from weft.ir.kernel.schedule import Kernel, PrefetchSpec
 from weft.ir.kernel.transforms.arguments import items, loops, some_of
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
@@ -74,3 +74,46 @@ class PrefetchNext(Transform):
         return k.with_nest(
             self.item, replace(k.nests[self.item], prefetch=PrefetchSpec(self.loop, self.steps, self.params))
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchShares(Transform):
+    """Prefetch the run of a parameter that the next iteration of `loop` will read, in shares: each iteration of the
+    loops within it, but for lanes and what is written out, asks for as many elements as there are for each.
+
+        for p:                                 for p:
+          for i:                                 for i:
+            for k: s[i] += w[8*p + k]   ->         for k:
+                                                     prefetch w[8*p + 4*i + k/2 + 8]
+                                                     s[i] += w[8*p + k]
+
+    So memory delivers the next panel evenly while this one is computed with. A hint, which vanishes when the loop is
+    split afterwards. Needs: `loop` around the innermost loop of the item, which reads the parameter; loops of known
+    extents within.
+    """
+
+    item: str
+    loop: str
+    param: str
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> PrefetchShares | None:
+        params = [p.name for p in k.algorithm.params if not p.written]
+        return cls(pick(items(k)), pick(loops(k)), pick(params)) if params else None
+
+    def check(self, k: Kernel) -> Refusal | None:
+        refused = PrefetchNext(self.item, self.loop).check(k)
+        if refused is not None:
+            return refused
+        item = k.algorithm.item(self.item)
+        if all(r.source != self.param for r in reads(item)):
+            return Refusal(f"{self.item} does not read {self.param}")
+        around = [*k.enclosing(self.item), *k.nests[self.item].loops]
+        within = around[[s.var.name for s in around].index(self.loop) + 1 :]
+        if not all(isinstance(s.extent, int) for s in within):
+            return Refusal(f"loops within {self.loop} have sizes of run time")
+        return None
+
+    def apply(self, k: Kernel) -> Kernel:
+        spec = PrefetchSpec(self.loop, 1, (self.param,), shared=True)
+        return k.with_nest(self.item, replace(k.nests[self.item], prefetch=spec))
