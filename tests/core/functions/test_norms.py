@@ -66,3 +66,8 @@ def test_vectors_without_elements_have_no_length(ord: float) -> None:
     if ord != float("inf"):
         assert weft.linalg.vector_norm(weft.ones(3, 0), ord, dim=1).tolist() == [0.0] * 3
     assert weft.linalg.vector_norm(weft.ones(0, 3), ord, dim=1).shape == (0,)
+
+
+@pytest.mark.parametrize("order", [float("inf"), -float("inf")])
+def test_extreme_norms_of_no_vectors(order: float) -> None:
+    assert weft.linalg.vector_norm(weft.ones(0, 3), order, dim=1).shape == (0,)

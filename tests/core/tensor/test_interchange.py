@@ -68,3 +68,8 @@ def test_arrays_are_read_only_and_of_the_tensors_memory_where_the_host_reads_it(
 def test_arrays_without_elements(shape: tuple[int, ...]) -> None:
     x = weft.ones(*shape)
     assert np.asarray(x).shape == shape and not np.asarray(x).flags.writeable
+
+
+def test_dlpack_says_where_tensors_are_and_takes_arrays_of_the_cpu() -> None:
+    assert weft.ones(2).__dlpack_device__() == weft.ones(2, device="dummy:0").__dlpack_device__() == (1, 0)
+    assert weft.from_dlpack(np.arange(3.0)).tolist() == [0, 1, 2]

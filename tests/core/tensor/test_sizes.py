@@ -19,3 +19,9 @@ def test_shapes_are_not_joined_with_lists() -> None:
     for act in (lambda: shape + [4], lambda: [4] + shape):  # type: ignore[operator]  # noqa: RUF005
         with pytest.raises(TypeError):
             act()
+
+
+def test_a_slice_of_a_shape_is_a_shape_and_an_item_a_number() -> None:
+    shape = weft.ones(2, 3).shape
+    assert type(shape[:1]) is weft.Size and shape[:1] == (2,) and shape[:1].numel() == 2
+    assert type(shape[1]) is int and shape[1] == 3
