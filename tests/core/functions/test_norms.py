@@ -71,3 +71,6 @@ def test_vectors_without_elements_have_no_length(ord: float) -> None:
 @pytest.mark.parametrize("order", [float("inf"), -float("inf")])
 def test_extreme_norms_of_no_vectors(order: float) -> None:
     assert weft.linalg.vector_norm(weft.ones(0, 3), order, dim=1).shape == (0,)
+    for empty, dim in ((weft.ones(3, 0), 1), (weft.ones(0), None)):
+        with pytest.raises(weft.ShapeError, match=r"vector_norm: .*no elements along dimension"):
+            weft.linalg.vector_norm(empty, order, dim=dim)

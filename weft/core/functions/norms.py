@@ -15,7 +15,6 @@ from weft.core.functions.reductions import amax, amin, sum
 from weft.core.pointwise.elementwise import abs, eq, ne, pow, sign, sqrt, where
 from weft.errors import DTypeError
 from weft.ir.dtypes import DType
-from weft.ir.graph import elements
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
@@ -36,8 +35,6 @@ def vector_norm(
     a = wrap(widened(v))
     if ord in (math.inf, -math.inf):
         size = abs(a)
-        if not elements(v.shape):
-            return wrap(bc.cast(sum(size, dim, keepdim).value, v.dtype))
         out = amax(size, dim, keepdim) if ord > 0 else amin(size, dim, keepdim)
     elif ord == 0:
         out = sum(wrap(zero_gradient(bc.cast(ne(a, 0).value, a.value.dtype), a.value)), dim, keepdim)
