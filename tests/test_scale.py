@@ -13,6 +13,7 @@ import pytest
 
 import weft
 from weft import Tensor
+from weft.scheduler.signature import signature
 
 NODES, IN_A_TREE = 100_000, 25_000
 
@@ -104,3 +105,26 @@ def test_parts_that_are_shared_many_times_over_are_looked_at_once(
     np.testing.assert_allclose(got.numpy(), (y * x).sum(-1), rtol=1e-4, atol=1e-30)
     weights = weft.softmax(z, -1) @ weft.ones(16, 4, device=device)
     np.testing.assert_allclose(weights.numpy(), np.ones((8, 4)), rtol=1e-4)
+
+
+class Counted(list[Any]):
+    """A list that counts the elements it gives out."""
+
+    given = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for x in super().__iter__():
+            self.given += 1
+            yield x
+
+    def __getitem__(self, k: Any) -> Any:
+        found = super().__getitem__(k)
+        self.given += len(found) if isinstance(k, slice) else 1
+        return found
+
+
+def test_many_results_are_walked_once() -> None:
+    x = weft.ones(4).realize()
+    nodes = Counted([(x + float(k)).value.node for k in range(2000)])
+    assert len(signature(nodes).results()) == 2000
+    assert nodes.given <= 2 * len(nodes)

@@ -5,7 +5,7 @@ weft in 64-bit floats, results are compared, and so are the gradients of a weigh
 cannot take (complex numbers, sparse layouts), is counted apart. A failure that `KNOWN` does not explain is an error.
 
     python -m tools.torch_samples                    # all operators, a few samples of each
-    python -m tools.torch_samples --samples 0 fft.   # all samples of operators whose names begin with fft.
+    python -m tools.torch_samples --samples 0 linalg.   # all samples of operators whose names begin so
 """
 
 from __future__ import annotations

@@ -169,6 +169,10 @@ class If(Stmt):
         return self if body is self.body else If(self.guard, body)
 
 
+LINE = 64
+"""Bytes of a cache line, for hints."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prefetch(Stmt):
     """A hint that buffer[offset] will be read soon. The offset may lie outside; nothing happens then."""

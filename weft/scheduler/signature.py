@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -101,7 +101,8 @@ class Signature:
 
 
 MANY = 4
-"""The number of inputs above which those that have been walked are not looked at again."""
+"""The number of inputs above which a walk goes on behind the last one; fewer are looked at again, which makes no object
+that lasts for Python's collector to count."""
 
 
 def signature(
@@ -123,15 +124,11 @@ def signature(
     shapes: set[Any] = set()
     row: tuple[Any, ...]
     walk: list[Node | None] = [None]
-    seen: dict[
-        Node | None, int
-    ] = {}  # of nodes with many inputs, those that have their numbers; fewer are asked again
+    rest: dict[Node | None, Iterator[Node]] = {}  # inputs still to walk, where they are many
     while walk:
         node = walk[-1]
         inputs = outputs if node is None else node.inputs
-        if len(inputs) > MANY:
-            inputs = inputs[seen.get(node, 0) :]
-        for i in inputs:
+        for i in inputs if len(inputs) <= MANY else rest.setdefault(node, iter(inputs)):
             if i in numbers:
                 continue
             storage = i.storage  # once: another thread may fill it in at any time
@@ -139,8 +136,6 @@ def signature(
             if i.inputs:
                 if not stored:
                     walk.append(i)
-                    if len(inputs) > MANY:
-                        seen[node] = seen.get(node, 0) + inputs.index(i)
                     break
                 if i in outputs:  # stored since it was asked for
                     return signature(outputs, held, frozenset(outputs))

@@ -20,6 +20,7 @@ from weft.ir.dtypes import DType
 from weft.ir.expr import Const, Expr, FromIndex, Load, ScalarCall, Temp, Test, indices, opaque_values, walk
 from weft.ir.index import Guard, Int, Sum, Var, atoms, coefficient, low, variables
 from weft.ir.loops import (
+    LINE,
     Accumulate,
     Alloc,
     Barrier,
@@ -264,7 +265,7 @@ class Body:
         ahead = [s.buffer for s in loop.body if isinstance(s, Prefetch)]
         if not ahead or self.frame.f.module.gpu:
             return extent
-        return max(1, memory.LINE // max(self.frame.place(b).buffer.dtype.itemsize for b in ahead))
+        return max(1, LINE // max(self.frame.place(b).buffer.dtype.itemsize for b in ahead))
 
     # other statements
 

@@ -13,16 +13,13 @@ from weft.backends.llvm.index import Affine, lane_bounds, lane_part, shared
 from weft.backends.llvm.types import constant_mask, memory_type, register_type, suffix, vector
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
-from weft.ir.loops import Scope
+from weft.ir.loops import LINE, Scope
 
 MAX_RUNS = 4
 """Up to so many whole vectors are read and shuffled to get at elements that are apart; beyond, a gather."""
 
 STREAMED = 16
 """Bytes that a store must be aligned to for going past the caches: the narrowest instruction's width."""
-
-LINE = 64
-"""Bytes that one prefetch brings."""
 
 ALIGNMENT = 64
 """The alignment of every buffer's base, in bytes."""

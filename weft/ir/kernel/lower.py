@@ -41,6 +41,7 @@ from weft.ir.kernel.algorithm import Axis, Item, ItemValue, Output, Param, Reduc
 from weft.ir.kernel.schedule import Kernel, Nest, NestLoop, fresh, loop_var
 from weft.ir.loops import (
     LANE_KINDS,
+    LINE,
     Accumulate,
     Alloc,
     Block,
@@ -56,9 +57,6 @@ from weft.ir.loops import (
 )
 from weft.ir.numerics import Tree, rounded_product
 from weft.ir.ops import Op
-
-LINE = 64
-"""Bytes of a cache line, for hints."""
 
 MAX_HINTS = 8
 """Hints of one iteration; of a longer part, some lines are asked for."""
