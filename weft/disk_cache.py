@@ -22,12 +22,12 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from weft import settings
 from weft._version import __version__
+from weft.lazy_dataclass import dataclass
 from weft.private_folders import Folder, Refused, opened
 
 MAX_BYTES = 512 << 20

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import builtins
 import inspect
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
+
+from weft.lazy_dataclass import dataclass
 
 _HOME = str(Path(__file__).parent)
 

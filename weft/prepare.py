@@ -8,11 +8,11 @@ Basic programs know no sizes and no names, so those of small samples are those o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import weft
 from weft import Tensor, disk_cache, nn, optim, settings
 from weft.errors import ArgumentError
+from weft.lazy_dataclass import dataclass
 from weft.nn import functional as F
 from weft.scheduler.basic import tiers
 

@@ -20,8 +20,9 @@ import os
 import stat
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from weft.lazy_dataclass import dataclass
 
 POSIX = hasattr(os, "geteuid") and os.open in os.supports_dir_fd and os.mkdir in os.supports_dir_fd
 """True where the system has what the checks are made of."""

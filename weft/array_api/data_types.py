@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import weft
 from weft.array_api.promotion import as_array
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, Kind, uint64
+from weft.lazy_dataclass import dataclass
 
 
 def can_cast(from_: DType | Tensor, to: DType, /) -> bool:

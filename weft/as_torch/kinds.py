@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ContextDecorator
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import Enum
 from functools import cache
 from importlib import import_module
@@ -17,6 +17,7 @@ from typing import Any, NoReturn, Self
 
 from weft.as_torch.record import record
 from weft.errors import WeftError
+from weft.lazy_dataclass import dataclass
 
 
 class NotOffered(WeftError, NotImplementedError):  # noqa: N818  (it says what it is)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from weft.lazy_dataclass import dataclass
 
 SHOWN = 40
 """So many names of a kind are listed, the most frequent first."""

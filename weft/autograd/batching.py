@@ -9,7 +9,7 @@ carry a tape keep it: the result can be differentiated, and gradients can be bat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 from weft.autograd.context import device_of_files, grad_enabled, grad_mode
@@ -36,6 +36,7 @@ from weft.ir.ops import ELEMENTWISE, REDUCE, Op
 from weft.ir.placement import Shard
 from weft.ir.rewrite import rebuilt
 from weft.ir.template import GraphTemplate, Row
+from weft.lazy_dataclass import dataclass
 
 _T = TypeVar("_T")
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from weft import settings
 from weft.ir.dtypes import DType, float32
 from weft.ir.graph import Node
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,13 +9,13 @@ A box of whole rows is one run, however many rows it has: axes that are contiguo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from weft.backends.synchronous import check_range
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any, cast
+
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from weft.backends.protocol import Borrower, Device, Memory
 from weft.backends.storage import Storage
 from weft.ir.dtypes import DType
+from weft.lazy_dataclass import dataclass
 
 _PIECE_BYTES = 1 << 24
 

@@ -13,10 +13,11 @@ import ctypes
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 from weakref import ref
+
+from weft.lazy_dataclass import dataclass
 
 
 class Access(IntEnum):

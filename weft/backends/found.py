@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Generic, TypeVar
 
 from weft.backends.protocol import Device
+from weft.lazy_dataclass import dataclass
 
 DeviceT = TypeVar("DeviceT", bound=Device)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from weft.ir.index import Int
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

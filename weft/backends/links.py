@@ -12,11 +12,11 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
 from weft import disk_cache
 from weft.backends.protocol import Device, Memory
+from weft.lazy_dataclass import dataclass
 
 SIZES = tuple(1 << k for k in range(10, 27, 2))
 """Bytes of the copies that are timed: 1 KiB to 64 MiB."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from weft.backends.protocol import Commands, CopyBytes, Device, Launch
 from weft.ir.dtypes import int32
 from weft.ir.expr import Const
 from weft.ir.loops import Buffer, Program, Scope, Store
+from weft.lazy_dataclass import dataclass
 
 LARGE = 64 << 20
 """Bytes of one copy; less where the device has little memory."""

@@ -19,7 +19,7 @@ Errors, the same everywhere:
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from weft.backends.costs import CostModel
@@ -27,6 +27,7 @@ from weft.ir.dtypes import DTYPES, DType
 from weft.ir.loops import LoopKind, Program
 from weft.ir.matrix import MatrixUnit
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

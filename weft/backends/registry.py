@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import cast
 
 from weft.backends.protocol import Backend, Device, DeviceInfo
 from weft.errors import DeviceError
 from weft.ir.forks import forkable
+from weft.lazy_dataclass import dataclass
 
 GROUP = "weft.backends"
 

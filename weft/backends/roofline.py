@@ -10,9 +10,10 @@ with the rates of the nearest memory level that holds what the kernel touches (W
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from weft.backends.protocol import DeviceInfo
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

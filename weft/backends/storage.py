@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from weft.backends.protocol import Borrower, Device, DeviceInfo, Memory
 from weft.errors import DTypeError, MemoryPlanError
 from weft.ir.dtypes import DType, to_numpy
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(

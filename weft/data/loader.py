@@ -7,7 +7,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -19,6 +18,7 @@ from weft.data.collate import default_collate, default_convert
 from weft.data.dataset import IterableDataset, size_of
 from weft.data.sampler import BatchSampler, RandomSampler, SequentialSampler
 from weft.errors import ArgumentError
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

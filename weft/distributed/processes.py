@@ -6,7 +6,6 @@ Programs that are written for several processes run as they are, alone. More tha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -15,6 +14,7 @@ from weft.core.args.handle import Handle, describe
 from weft.core.args.modes import no_grad
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError
+from weft.lazy_dataclass import dataclass
 
 __all__ = [
     "Backend", "GroupMember", "ProcessGroup", "ReduceOp", "Work", "all_gather", "all_gather_into_tensor",

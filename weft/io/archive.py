@@ -12,11 +12,12 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import BinaryIO, Protocol
 
 from weft.errors import FileFormatError
 from weft.io.source import Source
+from weft.lazy_dataclass import dataclass
 
 _LOCAL, _CENTRAL, _END = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"
 _LOCATOR, _END_64, _DESCRIPTOR = b"PK\x06\x07", b"PK\x06\x06", b"PK\x07\x08"

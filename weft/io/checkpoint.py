@@ -18,7 +18,7 @@ import pickle
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from typing import Any, cast
 
@@ -41,6 +41,7 @@ from weft.io.source import Reading, Source, opened
 from weft.io.unpickling import Machine, Malformed, shown
 from weft.ir import dtypes
 from weft.ir.dtypes import DTYPES, DType
+from weft.lazy_dataclass import dataclass
 
 STORAGES = {
     "DoubleStorage": dtypes.float64, "FloatStorage": dtypes.float32, "HalfStorage": dtypes.float16,

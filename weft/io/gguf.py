@@ -13,7 +13,6 @@ Source: the specification in ggml's docs/gguf.md, versions 2 and 3.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
@@ -34,6 +33,7 @@ from weft.errors import ArgumentError, FileFormatError
 from weft.io.safetensors import bytes_of
 from weft.io.source import Source
 from weft.ir.dtypes import DType, bfloat16, float16, float32, float64, int8, int16, int32, int64, uint8
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.autograd.value import Value

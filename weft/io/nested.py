@@ -11,7 +11,7 @@ import io
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, BinaryIO, cast
 
 import numpy as np
@@ -28,6 +28,7 @@ from weft.io.gguf import MAGIC, gguf_tensors
 from weft.io.placing import placing
 from weft.io.safetensors import save_safetensors, tensors_in
 from weft.io.source import Reading, opened
+from weft.lazy_dataclass import dataclass
 
 STRUCTURE = "weft.structure"
 

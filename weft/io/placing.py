@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 from weft.core.execute import files
 from weft.core.execute.devices import get_default_device
 from weft.core.execute.run import device_name, named_device
 from weft.errors import ArgumentError
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from weft.core.execute import files
@@ -22,6 +21,7 @@ from weft.io.archive import Writing
 from weft.io.checkpoint import STORAGES
 from weft.io.pickling import Chunk, Pickler, integer, named, text
 from weft.ir.dtypes import DType
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.autograd.value import Value

@@ -10,7 +10,7 @@ without calls first (`expand_calls`): the one that would have been built without
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import itemgetter
 from typing import Any
 
@@ -21,6 +21,7 @@ from weft.ir.loop_body import LoopNode, in_memory
 from weft.ir.ops import Op
 from weft.ir.rewrite import rewritten
 from weft.ir.template import GraphTemplate
+from weft.lazy_dataclass import dataclass
 
 _CALL = Op.CALL
 

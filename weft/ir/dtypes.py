@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import DTypeError
+from weft.lazy_dataclass import dataclass
 from weft.naming import package
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from operator import attrgetter, is_
 from typing import Any, TypeAlias
 
@@ -32,6 +31,7 @@ from weft.ir.index import (
 )
 from weft.ir.interning import Interned
 from weft.ir.ops import COMPARE, Op
+from weft.lazy_dataclass import dataclass
 
 Scalar: TypeAlias = bool | int | float
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import ref
 
@@ -19,6 +19,7 @@ from weft.ir.index import Int
 from weft.ir.interning import entering, first
 from weft.ir.numerics import pinned
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.ir.loop_body import LoopNode

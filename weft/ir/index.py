@@ -12,12 +12,12 @@ values inside the bounds. Division rounds toward minus infinity and `%` takes th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 from typing import Any, TypeAlias, overload
 
 from weft.ir.interning import Interned
+from weft.lazy_dataclass import dataclass
 
 
 class Index(metaclass=Interned):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 
 from weft.ir import graph
@@ -24,6 +24,7 @@ from weft.ir.index import Int
 from weft.ir.ops import LEAVES, Op
 from weft.ir.rewrite import over, rebuilt, rewritten
 from weft.ir.template import GraphTemplate
+from weft.lazy_dataclass import dataclass
 
 
 class Part(Enum):

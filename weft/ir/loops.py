@@ -9,7 +9,7 @@ Execution is sequential but for what a loop's kind allows; the `dummy` backend's
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -17,6 +17,7 @@ from weft.ir.dtypes import DType
 from weft.ir.expr import Expr
 from weft.ir.index import Guard, Int, Var
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 
 class Scope(Enum):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from weft.ir.expr import Expr, Load, names_of, opaque_values, walk
 from weft.ir.index import Guard, Int, Var, variable_names
 from weft.ir.loops import Accumulate, Alloc, Barrier, Block, Combine, If, Let, Loop, Prefetch, Stmt, Store
+from weft.lazy_dataclass import dataclass
 
 _NONE: frozenset[str] = frozenset()
 

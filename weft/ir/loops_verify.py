@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
@@ -34,6 +33,7 @@ from weft.ir.loops import (
 from weft.ir.loops_names import every, guard_indices
 from weft.ir.loops_text import show_head
 from weft.ir.ops import COMBINE, COMPARE, ELEMENTWISE, Op, kind_error
+from weft.lazy_dataclass import dataclass
 
 _CONSTANT = LANE_KINDS | {LoopKind.UNROLL, LoopKind.MATRIX}
 

@@ -14,7 +14,6 @@ Units of single threads: each lane of 32 bits adds the products of its four pair
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
@@ -22,6 +21,7 @@ from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.expr import Expr, ScalarCall
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 TERMS = 4
 """The bytes of a lane of 32 bits: as many products of bytes are summed in it at once."""

@@ -3,13 +3,13 @@ slicing and incremental sessions read."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 from weft.ir.expr import Scalar
 from weft.ir.graph import Axes, Box, Node, Padding, Shape, Window
 from weft.ir.index import Guard, Int, both, bounds, flatten, floordiv, in_range, mod, unflatten
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

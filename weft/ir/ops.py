@@ -8,11 +8,11 @@ the scalar call `ADD(x[i], y[i])`. Everything else weft offers is composed from 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 
 from weft.ir.dtypes import DType, Kind
+from weft.lazy_dataclass import dataclass
 
 FLOATS = frozenset({Kind.FLOAT})
 INTEGERS = frozenset({Kind.INT, Kind.UINT})

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.ir.errors import IRError
 from weft.ir.index import Int
 from weft.ir.ops import COMBINE, Op
 from weft.ir.regions.boxes import IndexBox, Interval
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

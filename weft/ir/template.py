@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from weft.ir import graph
 from weft.ir.dtypes import DType
 from weft.ir.graph import Attrs, Node, Shape, Target, toposort
 from weft.ir.interning import Interned
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from itertools import count
 
@@ -23,6 +23,7 @@ import numpy as np
 import weft
 from weft import Tensor
 from weft.errors import ArgumentError
+from weft.lazy_dataclass import dataclass
 from weft.models.decoder import Decoder
 from weft.models.draw import Array, Draws, Likelihood
 from weft.models.generate import checked

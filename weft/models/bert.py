@@ -8,13 +8,13 @@ Source: Devlin et al. 2019, arXiv:1810.04805; names as in transformers' BertMode
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import weft
 import weft.nn.functional as F
 from weft import Tensor, nn
 from weft.errors import ArgumentError
+from weft.lazy_dataclass import dataclass
 from weft.models.attention import heads, mix
 from weft.models.cache import tokens
 from weft.models.config import Config, activation

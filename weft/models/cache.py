@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 import weft
 from weft import Tensor
 from weft.errors import ArgumentError, ShapeError
+from weft.lazy_dataclass import dataclass
 
 R = TypeVar("R")
 

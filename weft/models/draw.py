@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from weft.errors import ArgumentError
+from weft.lazy_dataclass import dataclass
 from weft.models.sampling import Sampling
 
 Array = np.ndarray[Any, Any]

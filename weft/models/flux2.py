@@ -12,7 +12,6 @@ Source: Black Forest Labs 2025; names as in diffusers' Flux2Transformer2DModel.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy as np
 import weft
 import weft.nn.functional as F
 from weft import Tensor, nn
+from weft.lazy_dataclass import dataclass
 from weft.models.attention import heads, mix
 from weft.models.config import Config
 from weft.models.decoder import RMSNorm

@@ -9,11 +9,11 @@ Source: Rombach et al. 2021, arXiv:2112.10752; names as in diffusers' Autoencode
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import weft.nn.functional as F
 from weft import Tensor, nn
+from weft.lazy_dataclass import dataclass
 from weft.models.attention import mix
 from weft.models.config import Config
 from weft.models.pretrained_module import PretrainedModule

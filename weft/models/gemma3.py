@@ -10,13 +10,13 @@ Source: Gemma Team 2025, arXiv:2503.19786; names as in transformers' Gemma3ForCa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 import weft
 import weft.nn.functional as F
 from weft import Tensor, nn
+from weft.lazy_dataclass import dataclass
 from weft.models.attention import attend, heads
 from weft.models.cache import Cache, Positions
 from weft.models.config import Config

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import weft
 from weft import DType, Tensor, float16, nn
 from weft.errors import ArgumentError, DTypeError, FileFormatError
 from weft.io.gguf import load_with_metadata
+from weft.lazy_dataclass import dataclass
 from weft.models.decoder import Decoder
 from weft.models.gemma3 import Gemma3, Gemma3Config
 from weft.models.llama import Llama, LlamaConfig

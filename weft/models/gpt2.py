@@ -9,12 +9,12 @@ Source: Radford et al. 2019; names as in transformers' GPT2LMHeadModel, whose ma
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import weft
 import weft.nn.functional as F
 from weft import Tensor, nn
+from weft.lazy_dataclass import dataclass
 from weft.models.attention import attend, heads
 from weft.models.cache import Cache, Positions
 from weft.models.config import Config

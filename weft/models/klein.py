@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +19,7 @@ import numpy as np
 import weft
 from weft import Tensor
 from weft.errors import ArgumentError, FileFormatError, ShapeError
+from weft.lazy_dataclass import dataclass
 from weft.models.cache import Positions
 from weft.models.config import Config
 from weft.models.flux2 import Flux2, turns

@@ -10,11 +10,11 @@ sliding window.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import weft.nn.functional as F
 from weft import Tensor, nn
+from weft.lazy_dataclass import dataclass
 from weft.models.attention import attend, heads
 from weft.models.cache import Cache, Positions
 from weft.models.config import Config

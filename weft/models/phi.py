@@ -9,11 +9,11 @@ Source: Li et al. 2023, arXiv:2309.05463; names as in transformers' PhiForCausal
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import weft.nn.functional as F
 from weft import Tensor, nn
+from weft.lazy_dataclass import dataclass
 from weft.models.attention import attend, heads
 from weft.models.cache import Cache, Positions
 from weft.models.config import Config

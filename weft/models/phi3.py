@@ -7,11 +7,11 @@ Source: Abdin et al. 2024, arXiv:2404.14219; names as in transformers' Phi3ForCa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import weft.nn.functional as F
 from weft import Tensor, nn
+from weft.lazy_dataclass import dataclass
 from weft.models.attention import attend, heads
 from weft.models.cache import Cache, Positions
 from weft.models.llama import Layer, Llama, LlamaConfig

@@ -7,10 +7,10 @@ Source: Yang et al. 2025, arXiv:2505.09388; names as in transformers' Qwen3ForCa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from weft import Tensor
+from weft.lazy_dataclass import dataclass
 from weft.models.attention import attend, heads
 from weft.models.cache import Cache, Positions
 from weft.models.decoder import RMSNorm

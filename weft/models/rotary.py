@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 import weft
 from weft import Tensor
 from weft.errors import ArgumentError
+from weft.lazy_dataclass import dataclass
 from weft.models.cache import Positions
 
 

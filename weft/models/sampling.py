@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import weft
 from weft import Tensor
 from weft.errors import ArgumentError
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ Source: Dosovitskiy et al. 2020, arXiv:2010.11929; names as in the files of tran
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import weft
 from weft import Tensor, nn
 from weft.errors import ShapeError
+from weft.lazy_dataclass import dataclass
 from weft.models.attention import heads, mix
 from weft.models.bert import Intermediate, Layers
 from weft.models.config import Config

@@ -9,13 +9,13 @@ Source: Radford et al. 2022, arXiv:2212.04356; names as in transformers' Whisper
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import weft
 import weft.nn.functional as F
 from weft import Tensor, nn
 from weft.errors import ShapeError
+from weft.lazy_dataclass import dataclass
 from weft.models.attention import attend, heads, mix
 from weft.models.cache import Cache, Positions
 from weft.models.config import Config, activation

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, cast
 
@@ -12,6 +11,7 @@ from weft.core.pointwise.elementwise import where
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import DType
+from weft.lazy_dataclass import dataclass
 from weft.nn import functional as F
 from weft.nn.containers import ModuleList, Sequential
 from weft.nn.linear import Linear

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import ge, le, lt
 from typing import Any, SupportsFloat, cast
 from weakref import WeakKeyDictionary
@@ -24,6 +23,7 @@ from weft.core.sharding.tensors import tensor_like
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, GradError
 from weft.ir.dtypes import DType, float32, float64, int64, to_numpy
+from weft.lazy_dataclass import dataclass
 from weft.optim.base import (
     Optimizer,
     Params,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from weft import settings
@@ -17,6 +17,7 @@ from weft.ir.index import Var, high
 from weft.ir.kernel.algorithm import rate_dtype
 from weft.ir.kernel.verify import verify as verify_algorithm
 from weft.ir.loops import LoopKind
+from weft.lazy_dataclass import dataclass
 from weft.scheduler import memory
 from weft.scheduler.copies import Copies, copy_trace
 from weft.scheduler.generalize import generalize

@@ -8,13 +8,14 @@ copies just the elements that there are: memory is as large as these, not as lar
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from weft.backends.protocol import CopyBytes, Launch, Step
 from weft.ir.dtypes import DType
 from weft.ir.graph import Node, elements
 from weft.ir.index import Int, high
 from weft.ir.kernel.algorithm import Param
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.kernelize import KernelSpec, ScanSpec
 from weft.scheduler.kernelize.copying import copying
 from weft.scheduler.plan import KernelInfo

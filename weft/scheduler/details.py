@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from weft.backends.protocol import Device
 from weft.ir.graph import Node
@@ -14,6 +13,7 @@ from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.summary import summary
 from weft.ir.kernel.text import show_algorithm
 from weft.ir.loops_text import show_program
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.build import in_company
 from weft.scheduler.kernelize import Logged, ScanSpec, kernelize_all, kernels
 from weft.scheduler.optimize.rules import Decided, decide

@@ -12,13 +12,14 @@ import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from weft import disk_cache, settings
 from weft.backends.protocol import Code, CopyBytes, Device, DeviceInfo, Launch, Step
 from weft.ir.forks import forkable
 from weft.ir.index import Var
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.plan import KernelInfo, OutputSpec, Tenant
 from weft.scheduler.signature import Result, Signature
 from weft.scheduler.size_json import decoded, encoded

@@ -13,7 +13,6 @@ an element may be one step of many in a fused computation, are left as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from weft.backends.storage import Storage, from_numpy
 from weft.ir.graph import Node
 from weft.ir.movement import source
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 ELEMENTS = 4096
 """A tensor of more elements is not computed for the sake of one."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +24,7 @@ from weft.ir.errors import IRError
 from weft.ir.expr import Scalar
 from weft.ir.graph import Node
 from weft.ir.graph_verify import verify_graph
+from weft.lazy_dataclass import dataclass
 from weft.scheduler import disk_cache, recipes
 from weft.scheduler.outline import Outline, followed, number_dtypes, outline, rebuilt, result_shapes, roles
 from weft.scheduler.plan import Plan

@@ -7,13 +7,14 @@ reading and writing at its own row. Compiling one of each kind instead of all ta
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from weft.ir import expr as ex
 from weft.ir.expr import Expr, Load
 from weft.ir.index import Int, Var
 from weft.ir.kernel.algorithm import Algorithm, Item, ItemValue, Output, StoreTo
+from weft.lazy_dataclass import dataclass
 
 ALIKE = 3
 """So many kernels must be alike: a variable place costs a little arithmetic, a program milliseconds to compile."""

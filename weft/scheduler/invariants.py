@@ -14,7 +14,6 @@ than a share of the leaves that it is computed from, beside a fixed room.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import graph
@@ -22,6 +21,7 @@ from weft.ir.calls import expand_calls
 from weft.ir.graph import Node, toposort
 from weft.ir.ops import EXPANDED, MOVEMENT, REDUCE, Op
 from weft.ir.rewrite import rebuilt
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.keeping import nbytes
 from weft.scheduler.layouts import channels_innermost
 from weft.scheduler.panels import panels

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
 
 from weft import disk_cache, settings
 from weft.backends.protocol import Code, Device
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.kernel.digest import digest
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.disk_cache import device_key, image_codes
 
 

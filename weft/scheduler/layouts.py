@@ -12,7 +12,6 @@ a value is computed in its order, and what needs another one reads a view.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import graph, movement
@@ -21,6 +20,7 @@ from weft.ir.index import Int, Var
 from weft.ir.loops import LoopKind
 from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
 from weft.ir.rewrite import over
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.panels import image_lane
 
 _FOLLOWING = ELEMENTWISE | REDUCE | {Op.CONCAT}

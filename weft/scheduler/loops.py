@@ -8,12 +8,13 @@ of the workspace. A carry changes places between two tensors, or stays where it 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from weft.backends.protocol import Launch, Step
 from weft.ir.graph import Node, elements
 from weft.ir.index import high
 from weft.ir.kernel.algorithm import rate_dtype
+from weft.lazy_dataclass import dataclass
 from weft.scheduler import memory
 from weft.scheduler.copies import Copies, copy_trace
 from weft.scheduler.kernelize.spec import Home, KernelSpec, Place, ScanSpec, StepSpec

@@ -8,10 +8,11 @@ over its lifetime, is within a few percent of the best possible on real graphs (
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from weft.lazy_dataclass import dataclass
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 

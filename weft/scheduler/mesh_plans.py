@@ -9,7 +9,6 @@ It is kept with the local graph: a graph that comes again is not laid out, lower
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from weft import settings
 from weft.backends.mesh.device import MeshDevice, MeshMemory, joined
@@ -18,6 +17,7 @@ from weft.backends.registry import open_device
 from weft.backends.storage import Storage, moved_to
 from weft.ir.graph import Node
 from weft.ir.placement import Layout, is_mesh
+from weft.lazy_dataclass import dataclass
 from weft.scheduler import realize as one
 from weft.scheduler.meshes import (
     Laid,

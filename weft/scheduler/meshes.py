@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft.backends import registry
@@ -28,6 +27,7 @@ from weft.ir.numerics import pinned
 from weft.ir.ops import Op
 from weft.ir.placement import Free, Layout, Mesh, Partial, Placement, Replicate, boxes, is_mesh
 from weft.ir.rewrite import over, rebuilt, rewritten
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.sharding.lower import Fetch, Split, lower
 from weft.scheduler.sharding.propagate import Choice, propagate
 from weft.scheduler.signature import Signature, signature, snapshot

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum, auto
 from functools import lru_cache
 from typing import Any, TypeAlias, cast
@@ -24,6 +24,7 @@ from weft.ir.index import Int
 from weft.ir.loop_body import LoopNode, in_memory
 from weft.ir.ops import Op
 from weft.ir.template import GraphTemplate
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.signature import Key
 
 PLAIN = frozenset({0, 1, -1, 2, 0.5})

@@ -11,7 +11,6 @@ read once, as it lies. The steps of a convolution's sum are in the order in whic
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
@@ -20,6 +19,7 @@ from weft.ir.graph import Axes, Node, elements
 from weft.ir.index import Int, Var, ceildiv, coefficient, variables
 from weft.ir.loops import LoopKind
 from weft.ir.ops import MOVEMENT, Op
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.tiles import most_rows, tile_cycles
 
 MIN_ROWS, MAX_ROWS = 8, 1024

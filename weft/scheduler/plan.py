@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TypeAlias
 
 from weft.backends.protocol import Code, Commands, Device, Executable, Memory, Repeater
@@ -14,6 +14,7 @@ from weft.errors import MemoryPlanError
 from weft.ir.dtypes import DType
 from weft.ir.graph import Node
 from weft.ir.index import Int, Var, evaluate
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

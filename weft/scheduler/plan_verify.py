@@ -8,13 +8,13 @@ launch h on slots 3, 2      refused: it reads slot 3
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from weft.backends.protocol import Commands, CopyBytes, Launch
 from weft.ir.errors import IRError
 from weft.ir.graph import Node, elements
 from weft.ir.index import high
 from weft.ir.kernel.algorithm import Algorithm
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import overload
 
 from weft import settings
@@ -27,6 +27,7 @@ from weft.ir.ops import Op
 from weft.ir.passes import pipeline
 from weft.ir.passes.fma import contract
 from weft.ir.passes.pinned import fused, settle_products
+from weft.lazy_dataclass import dataclass
 from weft.scheduler import kernel_cache
 from weft.scheduler.disk_cache import store_image
 from weft.scheduler.inplace import in_place_pairs

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft import settings
@@ -21,6 +20,7 @@ from weft.ir.graph import Node, buffer, toposort
 from weft.ir.ops import Op
 from weft.ir.placement import is_mesh
 from weft.ir.rewrite import rebuilt
+from weft.lazy_dataclass import dataclass
 from weft.scheduler import disk_cache, elements, families, repeats
 from weft.scheduler.keeping import FREE_BYTES, nbytes
 from weft.scheduler.outline import outline

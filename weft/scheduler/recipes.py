@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from weft import disk_cache, settings
@@ -22,6 +21,7 @@ from weft.ir.index import (
     Index,
     Var,
 )
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.disk_cache import device_key
 from weft.scheduler.outline import Outline
 from weft.scheduler.size_json import decoded, encoded

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
 from weft.ir.graph import Attrs, Fill, Node, toposort
 from weft.ir.ops import MOVEMENT
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.keeping import nbytes
 from weft.scheduler.outline import taken_apart
 

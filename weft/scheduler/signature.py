@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from weft.backends.storage import Storage
@@ -16,6 +15,7 @@ from weft.ir.index import Var, variables
 from weft.ir.loop_body import LoopNode
 from weft.ir.numerics import pinned
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.keeping import worth_keeping
 
 # to load a member of an enumeration takes ten times as long, at each node

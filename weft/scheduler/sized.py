@@ -11,7 +11,6 @@ there would give, so none is made where sizes coincide that differed in the reco
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from weft.ir.dtypes import DType
 from weft.ir.expr import Scalar, bits, normalize
@@ -19,6 +18,7 @@ from weft.ir.graph import Attrs, Fill
 from weft.ir.index import Index, Int, Var, evaluate
 from weft.ir.ops import Op
 from weft.ir.template import GraphTemplate, Row
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.outline import inside, is_plain, put_together, taken_apart
 from weft.scheduler.varying import POLYNOMIALS, Column, expressed
 

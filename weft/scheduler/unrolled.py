@@ -13,11 +13,11 @@ The memory of a loop does not depend on its number of steps, so all else is plan
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.backends.protocol import Code, Commands, Device, Launch, Step
 from weft.ir.index import Int, Var, evaluate
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.plan import KernelInfo, OutputSpec, Plan, Tenant
 
 Item: TypeAlias = "tuple[Step, KernelInfo] | Repeat"

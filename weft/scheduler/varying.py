@@ -10,7 +10,6 @@ each graph (`Pattern.bind`). A graph that does not fit is one more to learn from
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from functools import partial, reduce
 from math import gcd
 from operator import itemgetter
@@ -19,6 +18,7 @@ from typing import TypeAlias
 
 from weft.ir.index import Index, Int, Var, at_least, ceildiv, evaluate, floordiv, substitute
 from weft.ir.index import variables as index_variables
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.outline import Follows, Padded, Role, Share, Total
 
 Column: TypeAlias = tuple[int, ...]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from weft.lazy_dataclass import dataclass
 from weft.models import Tokenizer, Writing
 from weft.models.batch import End, Made
 from weft.models.draw import Likelihood

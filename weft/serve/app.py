@@ -7,10 +7,10 @@ import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from weft.errors import ArgumentError
+from weft.lazy_dataclass import dataclass
 from weft.models import Tokenizer, Writing
 from weft.models.draw import Likelihood
 from weft.serve.answer import Answer, Piece

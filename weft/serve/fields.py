@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from weft.errors import ArgumentError
+from weft.lazy_dataclass import dataclass
 from weft.models import Draws, Sampling
 from weft.serve.limits import RequestError
 

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ s.check([(ids, {"layers.0": h, "": logits})])    outputs of modules by name, in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -17,6 +16,7 @@ from weft.core.args.handle import Handle
 from weft.core.args.modes import no_grad
 from weft.core.args.structure import flatten
 from weft.errors import ArgumentError
+from weft.lazy_dataclass import dataclass
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

@@ -9,7 +9,6 @@ are worth more than others, and not how long a run takes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir.graph import Node, elements, toposort
@@ -19,6 +18,7 @@ from weft.ir.regions import boxes as bx
 from weft.ir.regions.graphs import needs
 from weft.ir.regions.ops import Used, always
 from weft.ir.regions.region import NOTHING, Region
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.keeping import nbytes
 from weft.sessions.retention import Candidate, Case, Matrix, Retention
 

@@ -11,12 +11,12 @@ thread could have them freed while kernels run: then, and where anything was edi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from weft.backends.protocol import Repeater
 from weft.backends.storage import Storage
 from weft.core.execute.ownership import sole_thread
+from weft.lazy_dataclass import dataclass
 from weft.sessions.inputs import EditedError
 from weft.sessions.state import copied, own_memory
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.ir.graph import Node
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.keeping import nbytes
 from weft.sessions.buckets import Bucket
 from weft.sessions.form import Form

@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft.autograd.value import Value
@@ -18,6 +17,7 @@ from weft.ir import graph
 from weft.ir.graph import Node
 from weft.ir.index import Int, Var
 from weft.ir.regions.region import NOTHING, Region
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.keeping import nbytes
 from weft.sessions import plan_file
 from weft.sessions.buckets import Bucket, Changes, Placed, changes, in_order, one_element, placed

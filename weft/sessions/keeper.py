@@ -8,13 +8,14 @@ chosen fit: no run starts that was not measured before. Where none fits, the lea
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from weft.backends.protocol import Divider
 from weft.errors import FileFormatError, MemoryPlanError
 from weft.ir.graph import Node
 from weft.ir.regions.region import Region
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.keeping import nbytes
 from weft.scheduler.kernelize.uses import find_uses
 from weft.scheduler.signature import signature

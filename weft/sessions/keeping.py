@@ -16,11 +16,11 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from weft.errors import MemoryPlanError
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.memory import ALIGNMENT
 from weft.sessions.retention import PART, WHOLE, Effect, Retention, aligned, bits, members
 from weft.sessions.transitions import visits

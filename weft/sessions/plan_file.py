@@ -14,12 +14,12 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from weft.backends.disk import drafts
 from weft.errors import FileError, FileFormatError
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.memory import ALIGNMENT
 from weft.sessions.keeping import Keeping, State
 

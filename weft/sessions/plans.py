@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from weft.core.execute import plans
 from weft.ir.graph import Node
 from weft.ir.index import Var
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.keeping import nbytes
 from weft.scheduler.kernelize import kernelize
 from weft.sessions.retention import aligned

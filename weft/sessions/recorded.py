@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from weft.ir.index import Var
 from weft.ir.ops import Op
 from weft.ir.placement import is_mesh
 from weft.ir.rewrite import over, rewritten
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory

@@ -17,13 +17,14 @@ is not kept): what is not kept is computed from what it reads, recursively.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from weft.errors import ArgumentError
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.memory import ALIGNMENT, Request
 from weft.scheduler.memory import plan as lay_out
 

@@ -10,7 +10,8 @@ so far is done. Steps down are taken where they cost least per byte, as for the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ runtime variables once; from then on a step that comes again, so much further on
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from weft.ir.graph import Node
@@ -19,6 +19,7 @@ from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import Interval
 from weft.ir.regions.region import NOTHING, Region
 from weft.ir.regions.tables import Starts
+from weft.lazy_dataclass import dataclass
 from weft.sessions.step import Part
 
 Numbers: TypeAlias = tuple[int, ...]

@@ -12,7 +12,7 @@ what no result needs is not computed. It is stale then, until a later step needs
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 
 from weft.ir import graph
@@ -27,6 +27,7 @@ from weft.ir.regions.reach import Reach, Reached
 from weft.ir.regions.region import MAX_BOXES, NOTHING, Region
 from weft.ir.regions.tables import Starts
 from weft.ir.rewrite import over
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.kernelize.uses import find_uses
 
 

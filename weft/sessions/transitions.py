@@ -10,10 +10,12 @@ Without a log every bucket is as probable as any other, whatever came before.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from weft.lazy_dataclass import dataclass
 
 Matrix: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 

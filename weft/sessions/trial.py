@@ -10,10 +10,10 @@ so, since runs with equal inputs compute the same again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from weft.ir.index import Var
+from weft.lazy_dataclass import dataclass
 from weft.sessions.buckets import Bucket, Placed
 
 PAST_RUNS = 256

@@ -7,9 +7,10 @@ A new function is one word here, in the row of its module; `tools/surface.py` th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache
+
+from weft.lazy_dataclass import dataclass
 
 
 class Form(Enum):

@@ -9,7 +9,7 @@ for i in 0..1000:                     s: 1000 additions in sequence
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 from weft.ir import expr as ex
@@ -17,6 +17,7 @@ from weft.ir.expr import Expr, Load, ScalarCall
 from weft.ir.index import Int, Var, coefficient, evaluate, high, variables
 from weft.ir.loops import Accumulate, Alloc, Block, If, Loop, LoopKind, Program, Store
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 _TOGETHER = frozenset({LoopKind.VECTOR, LoopKind.ACROSS, LoopKind.MATRIX})
 """Loops whose terms are added as a tree, or by one instruction."""

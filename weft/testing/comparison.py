@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import cmath
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -14,6 +13,7 @@ from weft.core.args.handle import Handle
 from weft.core.layout.creation import as_tensor
 from weft.errors import ArgumentError, DTypeError
 from weft.ir.dtypes import DType
+from weft.lazy_dataclass import dataclass
 
 __all__ = ["assert_close"]
 

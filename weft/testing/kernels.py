@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,6 +14,7 @@ from weft.ir.expr import Const, Expr, Load
 from weft.ir.index import Var, ceildiv, floordiv, high, in_range
 from weft.ir.kernel.algorithm import Algorithm, Axis, ItemValue, Output, Param, Reduce, StoreTo
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 F = dtypes.float32
 Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from weft.ir.loops import (
     Store,
 )
 from weft.ir.ops import BINARY, COMPARE, TRANSCENDENTAL, Op
+from weft.lazy_dataclass import dataclass
 
 _F, _I = dtypes.float32, dtypes.int32
 _DTYPES = tuple(dtypes.DTYPES.values())

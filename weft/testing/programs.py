@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,6 +12,7 @@ from weft.ir import graph
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.graph import Attrs, Fill, Node, Shape, Target
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 Array: TypeAlias = np.ndarray[Any, Any]
 LeafMaker: TypeAlias = Callable[[Array], Node]

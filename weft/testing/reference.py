@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,6 +21,7 @@ from weft.ir.loop_body import LoopNode, Part
 from weft.ir.ops import Op
 from weft.ir.reference_ops import FUNCTIONS
 from weft.ir.template import GraphTemplate
+from weft.lazy_dataclass import dataclass
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Bindings: TypeAlias = Mapping[str, int]

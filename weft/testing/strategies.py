@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from weft.ir.dtypes import DTYPES, DType, Kind, to_numpy
 from weft.ir.expr import bits, normalize
 from weft.ir.graph import Along, Attrs, Axes, Box, Fill, Node, Padding, ScatterCombine, Shape, Target, Window
 from weft.ir.ops import COMPARE, CONVERSIONS, ELEMENTWISE, Op
+from weft.lazy_dataclass import dataclass
 from weft.testing.programs import Array, GraphProgram, ProgramStep, numpy_leaf
 from weft.testing.tolerance import exact
 

@@ -17,12 +17,13 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 import weft
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from importlib import import_module
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from weft.errors import ArgumentError
+from weft.lazy_dataclass import dataclass
 
 __all__ = [
     "_broadcast_to_and_flatten", "_deregister_pytree_node",

@@ -8,13 +8,13 @@ before it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.backends.clike import c_family
 from weft.backends.clike.language import Place
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, Kind
 from weft.ir.expr import Scalar
+from weft.lazy_dataclass import dataclass
 
 HEADER = """#include <math.h>
 #include <stdbool.h>

@@ -8,13 +8,13 @@ scalars. Operands are atoms: names, literals, calls or text in parentheses, so t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 from weft.ir.dtypes import DType
 from weft.ir.expr import Scalar
 from weft.ir.loops import Buffer
+from weft.lazy_dataclass import dataclass
 
 
 class Where(Enum):

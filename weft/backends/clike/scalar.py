@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.backends.clike.language import Language
@@ -12,6 +11,7 @@ from weft.ir import dtypes
 from weft.ir.dtypes import DType, Kind
 from weft.ir.expr import Scalar
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 _NAME = re.compile(r"[\w.]+")
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from weft.backends.clike.language import Language, Place
 from weft.ir.dtypes import DType
 from weft.ir.index import Guard, Int
+from weft.lazy_dataclass import dataclass
 
 
 class TextValue(NamedTuple):

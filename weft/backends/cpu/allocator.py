@@ -22,11 +22,11 @@ import mmap
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from weft.ir.forks import awaited
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -9,7 +9,7 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
@@ -35,6 +35,7 @@ from weft.backends.synchronous import SynchronousQueue, check_range, only_queue
 from weft.ir.forks import forkable
 from weft.ir.loops import Program
 from weft.ir.ops import ELEMENTWISE, EXPANDED
+from weft.lazy_dataclass import dataclass
 
 from .allocator import Borrowed, MemoryBlock, Portion, size_class
 from .llvm import DEFAULT_OPTIMIZATION, LLVMError, Loaded, Optimization, Target, load_objects, version

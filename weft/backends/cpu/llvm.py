@@ -9,13 +9,13 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from itertools import count
 from typing import Any
 
 from weft.ir.forks import awaited
+from weft.lazy_dataclass import dataclass
 
 _llvm: Any = import_module("llvmlite.binding")
 _llvm.initialize_native_target()

@@ -13,9 +13,11 @@ import math
 import os
 import platform
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+
+from weft.lazy_dataclass import dataclass
 
 from .llvm import Target, host_target
 

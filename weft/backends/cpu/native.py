@@ -27,7 +27,8 @@ at `state`, and the caller reads it after publishing, so no wake-up is lost.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+
+from weft.lazy_dataclass import dataclass
 
 from . import half
 from .half import CONVERSIONS

@@ -14,9 +14,9 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.backends.native_threads import NativeThread
+from weft.lazy_dataclass import dataclass
 
 from .native import MAX_PROCESSORS, MAX_THREADS
 

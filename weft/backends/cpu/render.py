@@ -9,7 +9,6 @@ The outermost PARALLEL loops become functions of their own that `weft_parallel` 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from weft.backends.llvm import dot_bytes
@@ -19,6 +18,7 @@ from weft.backends.llvm.index import ref, uniform
 from weft.backends.llvm.memory import ALIGNMENT
 from weft.backends.llvm.writer import Function, Module
 from weft.ir.loops import Loop, LoopKind, Program
+from weft.lazy_dataclass import dataclass
 
 from .llvm import Target
 

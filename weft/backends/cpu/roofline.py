@@ -14,9 +14,9 @@ half of it: that much stays there beside whatever else a program touches.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from weft.backends.roofline import Level, Limits, Peak
+from weft.lazy_dataclass import dataclass
 
 from .llvm import Optimization, Target, compile_ir, load_object
 from .machine import Machine

@@ -13,10 +13,10 @@ import struct
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from weft.backends.direct import DirectRun, Route, Source
 from weft.ir.forks import forkable
+from weft.lazy_dataclass import dataclass
 
 from .direct import DirectCalls
 from .pool import Pool

@@ -12,7 +12,8 @@ import ctypes
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from weft.lazy_dataclass import dataclass
 
 from . import direct, half
 from .allocator import Allocator

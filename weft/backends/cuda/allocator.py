@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from weft.lazy_dataclass import dataclass
 
 from .driver import OUT_OF_MEMORY, CudaError, Driver
 

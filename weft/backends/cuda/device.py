@@ -16,7 +16,7 @@ import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, cast
 
@@ -43,6 +43,7 @@ from weft.ir.dtypes import float32
 from weft.ir.index import evaluate
 from weft.ir.loops import LoopKind, Program
 from weft.ir.ops import ELEMENTWISE
+from weft.lazy_dataclass import dataclass
 
 from . import trial, warpgroups
 from .allocator import Allocator, MemoryBlock

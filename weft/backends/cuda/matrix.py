@@ -11,7 +11,6 @@ of elements in registers are those of the PTX ISA, "Matrix fragments for mma.m16
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import product
 
 from weft.backends.llvm import memory
@@ -25,6 +24,7 @@ from weft.ir.index import Int, Var, coefficient, floordiv, mod, substitute
 from weft.ir.loops import Accumulate, Buffer, Loop, LoopKind, Scope
 from weft.ir.matrix import LayoutFactor, MatrixUnit, Role
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 WARP = 32
 _ROWS = (LayoutFactor(Role.ELEMENT, 2), LayoutFactor(Role.LANE, 8))

@@ -9,7 +9,6 @@ they take more than a kernel may declare, a slice of one array whose size is giv
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
 
 from weft.backends.cuda import matrix
 from weft.backends.cuda.extrema import with_extrema
@@ -23,6 +22,7 @@ from weft.ir.index import high
 from weft.ir.loops import Alloc, Loop, LoopKind, Program
 from weft.ir.loops_names import every
 from weft.ir.passes.grid import grid_parts
+from weft.lazy_dataclass import dataclass
 
 TRIPLE = "nvptx64-nvidia-cuda"
 

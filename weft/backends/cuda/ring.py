@@ -15,7 +15,7 @@ as zeros.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 
 from weft.backends.llvm.body import Body, Own
@@ -41,6 +41,7 @@ from weft.ir.loops import Alloc, Barrier, Block, Buffer, If, Loop, LoopKind, Pro
 from weft.ir.loops_names import every, names_of_stmt
 from weft.ir.passes.grid import grid_parts
 from weft.ir.passes.rewrite import index_map, map_block
+from weft.lazy_dataclass import dataclass
 
 STAGES = (3, 2)
 """Panels of one buffer, as many as there is room for: one that is used, and two or one on their way."""

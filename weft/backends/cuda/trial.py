@@ -11,7 +11,7 @@ verdict holds for this kind of GPU, this driver and this version of weft, and is
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +24,7 @@ from weft.ir.expr import Load, call, cast, const
 from weft.ir.index import Int, Var, floordiv, mod
 from weft.ir.loops import Accumulate, Alloc, Block, Buffer, Loop, LoopKind, Program, Scope, Stmt, Store
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.backends.cuda.device import CudaDevice

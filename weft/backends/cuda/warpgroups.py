@@ -17,7 +17,7 @@ product. The last one is waited for after the loop. Where a step does more than 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 
 from weft.backends.cuda.matrix import WARP, MatrixLoops, Operand, Product, chain
@@ -33,6 +33,7 @@ from weft.ir.loops import Alloc, Block, Buffer, If, Loop, LoopKind, Program, Sco
 from weft.ir.loops_names import every, names_of_stmt, roots, written
 from weft.ir.matrix import LayoutFactor, MatrixUnit, Role
 from weft.ir.passes.grid import grid_parts
+from weft.lazy_dataclass import dataclass
 
 GROUP = 4
 """Warps of a group."""

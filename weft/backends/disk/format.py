@@ -13,13 +13,13 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, TypeGuard, cast
 
 from weft.errors import DTypeError, FileDTypeError, FileFormatError
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
+from weft.lazy_dataclass import dataclass
 
 StrPath: TypeAlias = str | os.PathLike[str]
 

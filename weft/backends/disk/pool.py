@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
@@ -16,6 +15,7 @@ from weft.backends.synchronous import SynchronousQueue, check_range, only_queue
 from weft.errors import DeviceError, FileFormatError
 from weft.ir.dtypes import DType, bool_
 from weft.ir.loops import Program
+from weft.lazy_dataclass import dataclass
 
 ADVICE = (
     "'disk' is a memory pool without a device: make the tensor on a device and write it with .to('disk:PATH'); open "

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from weft.ir.expr import Load, ScalarCall, walk
 from weft.ir.index import evaluate, variables
 from weft.ir.loops import Accumulate, Block, If, Loop, Program, Stmt
 from weft.ir.loops_names import roots
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

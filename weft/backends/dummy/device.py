@@ -10,7 +10,7 @@ Every use of memory, slots and queues is checked; what a real device would answe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from weft.backends.protocol import Code, Commands, Device, DeviceInfo, Memory
 from weft.backends.roofline import Limits, described
 from weft.errors import DeviceError
 from weft.ir.loops import Program
+from weft.lazy_dataclass import dataclass
 
 
 class DummyBackend:

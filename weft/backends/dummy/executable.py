@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from weft.ir.dtypes import to_numpy
 from weft.ir.index import evaluate
 from weft.ir.loops import Program
 from weft.ir.loops_text import show_program
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.backends.dummy.device import DummyDevice

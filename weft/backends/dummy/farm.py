@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, cast
 
 from weft.backends.dummy.faults import Faults
 from weft.backends.dummy.links import Topology
 from weft.backends.protocol import DeviceInfo
 from weft.ir.ops import ELEMENTWISE
+from weft.lazy_dataclass import dataclass
 
 
 def describe(index: int, name: str = "dummy", **changes: Any) -> DeviceInfo:

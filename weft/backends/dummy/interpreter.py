@@ -15,7 +15,7 @@ Values are NumPy scalars, or arrays with one entry per lane where they differ be
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -45,6 +45,7 @@ from weft.ir.loops_names import every, roots, written
 from weft.ir.loops_text import show_head
 from weft.ir.ops import Op
 from weft.ir.reference_ops import apply, cast
+from weft.lazy_dataclass import dataclass
 
 Array: TypeAlias = Any
 Steps: TypeAlias = Generator[Barrier | Combine, None, None]

@@ -8,13 +8,14 @@ ways that share one take turns.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Protocol
 
 from weft.backends.dummy.simulation import Resource, Simulation
 from weft.backends.links import Link
 from weft.backends.protocol import DeviceInfo
+from weft.lazy_dataclass import dataclass
 
 
 class Topology(Protocol):

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from weft.lazy_dataclass import dataclass
 
 Array: TypeAlias = Any
 

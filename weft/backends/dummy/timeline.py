@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from zlib import crc32
+
+from weft.lazy_dataclass import dataclass
 
 ROWS_DRAWN = 64
 _ROW, _LEFT, _TOP = 18, 150, 24

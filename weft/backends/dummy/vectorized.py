@@ -12,7 +12,6 @@ Values are NumPy scalars, or arrays whose axes are the lanes' (of size 1 where l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
 
@@ -47,6 +46,7 @@ from weft.ir.loops_names import every
 from weft.ir.loops_text import show_head
 from weft.ir.ops import Op
 from weft.ir.reference_ops import apply, cast
+from weft.lazy_dataclass import dataclass
 
 Array: TypeAlias = Any
 

@@ -9,8 +9,9 @@ a note holds the metadata as MessagePack. Formats: https://llvm.org/docs/AMDGPUU
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Any, cast
+
+from weft.lazy_dataclass import dataclass
 
 _MACHINE = 224  # EM_AMDGPU
 _METADATA = 32  # NT_AMDGPU_METADATA

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.backends.cpu.llvm import Optimization, Target, compile_ir, data_layout
 from weft.backends.cuda.compile import WARP
@@ -12,6 +11,7 @@ from weft.backends.launches import Entry, Part
 from weft.ir.index import high
 from weft.ir.loops import Program
 from weft.ir.passes.grid import grid_parts, launches
+from weft.lazy_dataclass import dataclass
 
 from .render import TRIPLE, render_module
 

@@ -12,13 +12,13 @@ import re
 import sys
 from collections.abc import Callable
 from ctypes import c_char_p, c_float, c_int, c_size_t, c_uint, c_void_p
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
 from weft import settings
 from weft.backends.cuda.driver import OUT_OF_MEMORY, CudaError
 from weft.errors import DeviceError
+from weft.lazy_dataclass import dataclass
 
 from .link import Linker
 

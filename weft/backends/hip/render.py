@@ -10,7 +10,6 @@ Address spaces, intrinsics and attributes: https://llvm.org/docs/AMDGPUUsage.htm
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.backends.llvm.body import Body
 from weft.backends.llvm.frame import Frame, Place, Term
@@ -19,6 +18,7 @@ from weft.backends.llvm.writer import Function, Module
 from weft.ir.index import high
 from weft.ir.loops import Loop, LoopKind, Program
 from weft.ir.passes.grid import grid_parts
+from weft.lazy_dataclass import dataclass
 
 TRIPLE = "amdgcn-amd-amdhsa"
 

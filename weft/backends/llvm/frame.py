@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple, TypeVar
 
 from weft.backends.llvm.types import constant_mask, memory_type, vector
@@ -13,6 +13,7 @@ from weft.ir.expr import Expr
 from weft.ir.index import Guard, Var
 from weft.ir.loops import Buffer
 from weft.ir.loops_names import Names
+from weft.lazy_dataclass import dataclass
 
 T = TypeVar("T")
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.backends.llvm.convert import cast, splat
@@ -14,6 +13,7 @@ from weft.backends.llvm.writer import Function
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, Kind
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
+
+from weft.lazy_dataclass import dataclass
 
 Lines: TypeAlias = "list[str | Lines]"
 """Instructions in order; a nested list is a place that may still be added to."""

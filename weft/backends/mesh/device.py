@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NoReturn
 
 import numpy as np
@@ -24,6 +24,7 @@ from weft.ir.index import high
 from weft.ir.loops import Program
 from weft.ir.placement import Layout, Mesh, Replicate, boxes
 from weft.ir.regions.boxes import IndexBox
+from weft.lazy_dataclass import dataclass
 
 KIND = "mesh"
 

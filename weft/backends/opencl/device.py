@@ -11,7 +11,6 @@ import json
 import struct
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from weft._version import __version__
@@ -24,6 +23,7 @@ from weft.backends.roofline import Limits, described
 from weft.backends.synchronous import check_range
 from weft.errors import DeviceError
 from weft.ir.loops import Program
+from weft.lazy_dataclass import dataclass
 
 from .copies import enqueue, host_bytes
 from .describe import RESERVED, describe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from weft.backends.clike.parts import offsets
 from weft.backends.interrupts import shielded
 from weft.backends.protocol import Commands, CopyBytes, Launch, Memory
 from weft.ir.index import Int, evaluate
+from weft.lazy_dataclass import dataclass
 
 from .driver import failed, pyopencl
 from .memory import MemoryBlock

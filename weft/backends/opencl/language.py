@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.backends.clike import c_family
 from weft.backends.clike.language import Place, Where
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, Kind
 from weft.ir.expr import Scalar
+from weft.lazy_dataclass import dataclass
 
 _SCALARS = {
     dtypes.bool_: "bool", dtypes.int8: "char", dtypes.uint8: "uchar", dtypes.int16: "short", dtypes.uint16: "ushort",

@@ -7,7 +7,6 @@ grid is work group b, thread t of a block work item t of the group. LOCAL buffer
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.backends.clike.body import Body
 from weft.backends.clike.language import Place, Where
@@ -15,6 +14,7 @@ from weft.ir import dtypes
 from weft.ir.index import high
 from weft.ir.loops import Loop, Program
 from weft.ir.passes.grid import grid_parts
+from weft.lazy_dataclass import dataclass
 
 from .language import RESERVED, OpenCL
 

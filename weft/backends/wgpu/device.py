@@ -6,7 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from weft._version import __version__
@@ -23,6 +23,7 @@ from weft.ir.dtypes import DType
 from weft.ir.index import high
 from weft.ir.loops import LoopKind, Program
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 from . import subgroups
 from .driver import FEATURES, INT64, SUBGROUPS, wgpu

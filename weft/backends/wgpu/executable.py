@@ -6,13 +6,13 @@ import struct
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft.backends.clike.parts import offsets
 from weft.backends.protocol import Commands, CopyBytes, Launch, Memory
 from weft.errors import DeviceError
 from weft.ir.index import Int, evaluate
+from weft.lazy_dataclass import dataclass
 
 from .driver import wgpu
 from .render import WIDE

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.backends.clike import c_family
 from weft.backends.clike.c import NoVectorsError
@@ -19,6 +18,7 @@ from weft.backends.wgpu import pairs
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, Kind
 from weft.ir.expr import Scalar
+from weft.lazy_dataclass import dataclass
 
 _TYPES = {
     dtypes.bool_: "bool", dtypes.int8: "i32", dtypes.uint8: "u32", dtypes.int16: "i32", dtypes.uint16: "u32",

@@ -8,8 +8,6 @@ last block do nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.backends.clike.body import Body
 from weft.backends.clike.language import Language, Place, Where
 from weft.backends.clike.values import opaques
@@ -19,6 +17,7 @@ from weft.ir.index import high
 from weft.ir.loops import Combine, Loop, Program
 from weft.ir.ops import Op
 from weft.ir.passes.grid import grid_parts
+from weft.lazy_dataclass import dataclass
 
 from .language import Wgsl, is_packed, needed
 

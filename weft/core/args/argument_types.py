@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ import numpy as np
 from weft.core.args.handle import Handle, describe
 from weft.errors import DTypeError, wraps_calls
 from weft.ir.index import Index
+from weft.lazy_dataclass import dataclass
 
 wraps_calls(__file__)
 

@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 from weakref import WeakSet
@@ -25,6 +25,7 @@ from weft.core.execute import run, tracing
 from weft.core.execute.watched import hooks_of
 from weft.errors import ArgumentError
 from weft.ir.forks import forkable
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.core.execute.explanation import Explanation, Profile

@@ -56,7 +56,7 @@ this way is taken where there are none.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from weakref import ref
 
@@ -65,6 +65,7 @@ from weft.core.compile.kept import Kept, KeptAt
 from weft.core.execute import edits, ownership, writes
 from weft.core.execute.results import result_maker
 from weft.core.execute.routes import Access, Source, tensor_route
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory

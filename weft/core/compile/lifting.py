@@ -7,7 +7,7 @@ combined with float tensors are read from memory instead: the graph, its plan an
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from weft.core.args.handle import Number
 from weft.core.execute import run, tracing
 from weft.ir.dtypes import DType, convert_array
 from weft.ir.graph import Node
+from weft.lazy_dataclass import dataclass
 
 KEPT = 1024
 """The count of numbers that stay in memory from step to step."""

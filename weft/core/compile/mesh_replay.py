@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft.autograd.value import Value
@@ -17,6 +16,7 @@ from weft.core.execute import meshes, plans
 from weft.ir import graph
 from weft.ir.graph import Node
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.backends.storage import Storage

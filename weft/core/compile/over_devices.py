@@ -14,7 +14,6 @@ import threading
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 from weakref import ref
@@ -37,6 +36,7 @@ from weft.errors import ArgumentError, DTypeError
 from weft.ir.graph import Target
 from weft.ir.ops import Op
 from weft.ir.placement import Layout, Replicate, is_mesh
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.core.execute.explanation import Explanation, Profile

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from weft.core.compile.replay import Given
 from weft.core.execute import plans
 from weft.ir import graph
 from weft.ir.graph import Node
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.backends.storage import Storage

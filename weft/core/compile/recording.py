@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -20,6 +19,7 @@ from weft.core.views import views
 from weft.core.views.views import ViewStep
 from weft.ir.dtypes import DType
 from weft.ir.graph import Node
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -19,6 +18,7 @@ from weft.core.execute.ownership import (
 )
 from weft.core.views import views
 from weft.ir.graph import Node
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.core.execute.explanation import Explanation, Profile

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast, overload
 
@@ -36,6 +36,7 @@ from weft.ir.dtypes import DType
 from weft.ir.errors import IRError
 from weft.ir.forks import forkable
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor

@@ -8,11 +8,12 @@ reads the options of a group, its caller knows what the graph follows from: that
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft.core.args.handle import wrap_constant
 from weft.core.composed.composite import calls_are_made, calls_of
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.autograd.value import Value

@@ -11,12 +11,13 @@ of the sizes. Where forms are verified, what is made is compared with what is re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, TypeAlias
 
 from weft.core.execute.run import learned_template
 from weft.ir.calls import Given, GraphCall
 from weft.ir.index import Var
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.scheduler.sized import SizedTemplate

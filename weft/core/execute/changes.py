@@ -22,7 +22,6 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from weakref import ref
 
@@ -34,6 +33,7 @@ from weft.errors import ArgumentError
 from weft.ir.calls import expand_calls
 from weft.ir.graph import Node, toposort
 from weft.ir.ops import MOVEMENT, Op
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor

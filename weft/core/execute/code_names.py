@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
 from types import CodeType
 from typing import Any
+
+from weft.lazy_dataclass import dataclass
 
 
 class Root(Enum):

@@ -6,12 +6,13 @@ import math
 import statistics
 import time as clock
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from weft.core.execute import pending, tracing
 from weft.core.execute.pending import Reason
 from weft.errors import ArgumentError, MemoryPlanError
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device

@@ -12,13 +12,14 @@ one call. What is in lists and other objects that attributes stand for is compar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 from weakref import ref
 
 from weft.core.execute import edits
 from weft.core.execute.names import MISSING, Names, is_counter, is_plain, same
 from weft.core.execute.watched import hooks_of
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

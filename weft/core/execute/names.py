@@ -17,13 +17,13 @@ import sys
 import sysconfig
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import BuiltinFunctionType, CellType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, cast
 
 from weft.core.args.handle import Handle
 from weft.core.execute.code_names import Path, Root, names_in
+from weft.lazy_dataclass import dataclass
 
 MAX_ENTRIES = 256
 """Entries of a container that are looked at: of a larger one, how many there are."""

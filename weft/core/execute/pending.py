@@ -21,7 +21,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import ref
@@ -31,6 +30,7 @@ from weft.core.args import handle
 from weft.core.execute import changes, run
 from weft.ir.graph import Node
 from weft.ir.ops import MOVEMENT, Op
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.keeping import FREE_BYTES, is_formula, nbytes
 
 if TYPE_CHECKING:

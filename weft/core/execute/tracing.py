@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from inspect import currentframe
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 from weakref import ref
@@ -32,6 +32,7 @@ from weft.ir.dtypes import uint32
 from weft.ir.forks import forkable
 from weft.ir.graph import Node, toposort
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.core.functions.random import Generator

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from weft.autograd.context import grad_enabled, grad_mode
@@ -38,6 +37,7 @@ from weft.ir.dtypes import DType, accumulator, int32
 from weft.ir.graph import Along
 from weft.ir.index import Int
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor

@@ -20,7 +20,6 @@ Source: the layouts of ggml-common.h of llama.cpp, as of 2026.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from math import prod
 from typing import TYPE_CHECKING
@@ -37,6 +36,7 @@ from weft.core.layout.movement import bitcast, cat, flatten, narrow, reshape
 from weft.core.pointwise.elementwise import where
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, float16, float32, float64, int8, int16, int32, uint8
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor

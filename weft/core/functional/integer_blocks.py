@@ -17,7 +17,7 @@ of 32 bits has four neighbours of a row. Numbers of fewer bits share bytes: 4, 5
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weft.core.execute.realization import realize
@@ -30,6 +30,7 @@ from weft.core.layout.movement import constant_pad, contiguous, narrow, permute,
 from weft.core.pointwise.elementwise import round, where
 from weft.errors import ShapeError
 from weft.ir.dtypes import float16, float32, int8, int32, uint8
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor

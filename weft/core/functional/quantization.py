@@ -13,7 +13,6 @@ product holds no more of it than a panel.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +38,7 @@ from weft.ir.dtypes import (
     int32,
     uint8,
 )  # fmt: skip
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor

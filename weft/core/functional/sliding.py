@@ -17,7 +17,6 @@ arXiv:1609.07009).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from weft.autograd.context import grad_mode
@@ -28,6 +27,7 @@ from weft.ir.dtypes import bool_
 from weft.ir.graph import Axes, Shape, Window, elements, product_axes
 from weft.ir.index import Int, ceildiv, high
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

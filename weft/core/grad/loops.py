@@ -14,7 +14,7 @@ itself: a chain of steps that each read and write all of dw would take much long
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from weft.autograd.batching import batched, placeholder, spread
@@ -30,6 +30,7 @@ from weft.ir.graph import Axes, Box, Node, Padding, elements, toposort
 from weft.ir.loop_body import Body, LoopNode, Part, normal
 from weft.ir.ops import MOVEMENT, REDUCE, Op
 from weft.ir.rewrite import rebuilt
+from weft.lazy_dataclass import dataclass
 
 Fn: TypeAlias = Callable[[list[Value], list[Value]], tuple[list[Value], list[Value]]]
 """(carries, a row of each sliced input) -> (the next carries, what is stacked). Called again for second derivatives."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 import numpy as np
@@ -23,6 +22,7 @@ from weft.ir.dtypes import bool_, int64, uint8
 from weft.ir.graph import Along, Axes, Box, ScatterCombine, Shape, elements
 from weft.ir.index import Index, Int
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.core.args.defaults import get_default_dtype
 from weft.core.pointwise.elementwise import finite_max
 from weft.core.pointwise.float_format import MANTISSA
 from weft.errors import DTypeError
 from weft.ir.dtypes import DType, NamedDType
+from weft.lazy_dataclass import dataclass
 
 _NAMED = {
     "float8_e4m3fnuz": (240.0, 0.125, 2.0**-7),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, overload
 
@@ -36,6 +36,7 @@ from weft.ir.dtypes import DTYPES, DType, Kind, bool_, float32
 from weft.ir.expr import normalize
 from weft.ir.graph import intern
 from weft.ir.ops import ANY, BITS, FLOATS, Op
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor

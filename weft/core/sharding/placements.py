@@ -6,7 +6,6 @@ mesh of ("dp": 2, "tp": 3)     [Shard(0), Replicate()]     rows in two halves ov
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 from weft.core.args.axes import is_int
@@ -14,6 +13,7 @@ from weft.errors import ArgumentError, DTypeError
 from weft.ir import placement
 from weft.ir.ops import Op
 from weft.ir.placement import Layout, Mesh
+from weft.lazy_dataclass import dataclass
 
 
 class Placement:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from weft.core.execute import run
 from weft.errors import ArgumentError
 from weft.ir.dtypes import bool_, float32, int64
 from weft.ir.index import Index
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor

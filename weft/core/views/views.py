@@ -14,7 +14,7 @@ through both, since they are ordinary operations. Nothing is kept alive by its v
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
@@ -37,6 +37,7 @@ from weft.ir.dtypes import DType, bool_
 from weft.ir.graph import Along, Axes, Box, Node, Padding, ScatterCombine, Shape, elements
 from weft.ir.index import Index
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor

@@ -10,7 +10,6 @@ Every value comes before its readers.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.ir import expr as ex
@@ -19,6 +18,7 @@ from weft.ir.expr import Expr, Load
 from weft.ir.index import Guard, Int, Var, high
 from weft.ir.numerics import Tree
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 
 def place(axis: int, size: Int) -> Var:

@@ -11,8 +11,10 @@ size.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, TypeVar
+
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.ir.kernel.schedule import Kernel

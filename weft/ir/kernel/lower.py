@@ -9,7 +9,7 @@ output stores nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from weft.ir import expr as ex
@@ -57,6 +57,7 @@ from weft.ir.loops import (
 )
 from weft.ir.numerics import Tree, rounded_product
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 MAX_HINTS = 8
 """Hints of one iteration; of a longer part, some lines are asked for."""

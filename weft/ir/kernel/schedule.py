@@ -7,13 +7,14 @@ schedule computes every item by itself, one loop per axis, whole, in order.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weft.ir.index import Int, Var, high, substitute, variables
 from weft.ir.kernel.algorithm import Algorithm, Item, ItemValue, Output
 from weft.ir.kernel.decisions import NONE, Decisions
 from weft.ir.loops import LoopKind, Scope
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.ir.kernel.transforms.base import Transform

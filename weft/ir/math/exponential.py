@@ -11,11 +11,10 @@ them, and all others in this folder.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.math.value import ScalarExpr, clamp, format_of, horner, nearest, power_of_two
+from weft.lazy_dataclass import dataclass
 
 LOG2_E = 1.4426950408889634
 LN2 = {

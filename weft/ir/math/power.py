@@ -7,12 +7,11 @@ e_pow.c) without its table. C99's special cases (annex F.9.4.4), which are torch
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.math.exponential import exp2_clamp, exp2_sum
 from weft.ir.math.value import ScalarExpr, clamp, flip_sign, horner, short, sign_of, split, where
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

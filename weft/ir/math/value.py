@@ -8,13 +8,13 @@ functions are accurate either way. Sums must not be reassociated: `nearest` reli
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.expr import Const, Expr, call, cast
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 Operand: TypeAlias = "ScalarExpr | float"
 

@@ -15,7 +15,7 @@ barrier before it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from weft.ir.expr import Load, walk
 from weft.ir.loops import (
@@ -34,6 +34,7 @@ from weft.ir.loops import (
 )
 from weft.ir.loops_names import every, names_of_stmt, roots
 from weft.ir.passes.rewrite import with_body
+from weft.lazy_dataclass import dataclass
 
 
 def place_barriers(p: Program) -> Program:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TypeAlias
 
 from weft.ir.expr import Load, walk
@@ -11,6 +11,7 @@ from weft.ir.index import Int, coefficient
 from weft.ir.loops import Accumulate, Barrier, Block, If, Loop, LoopKind, Stmt, Store
 from weft.ir.loops_names import Names, every, roots
 from weft.ir.passes.threads import most_threads
+from weft.lazy_dataclass import dataclass
 
 _Steps: TypeAlias = dict[str, set[int | None]]
 """By buffer: thread t accesses element step * t; None is any other access."""

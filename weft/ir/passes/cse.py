@@ -13,7 +13,6 @@ a parallel, block or thread loop: its tasks compute what they need.
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
 from operator import is_
 from typing import TypeAlias
 
@@ -23,6 +22,7 @@ from weft.ir.loops import Accumulate, Barrier, Block, If, Let, Loop, LoopKind, P
 from weft.ir.loops_names import body_of, written
 from weft.ir.passes.rewrite import Fresh, with_body
 from weft.ir.passes.safety import Safety
+from weft.lazy_dataclass import dataclass
 
 Key: TypeAlias = Expr | tuple[Expr, tuple[int, ...]]
 """An expression; if it reads what the program writes, with how often those buffers had been written."""

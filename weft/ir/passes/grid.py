@@ -28,7 +28,7 @@ them there. A buffer that only such groups of threads fill and read is each thre
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir.expr import Expr, Load, Temp
 from weft.ir.index import (
@@ -60,6 +60,7 @@ from weft.ir.passes.block_barriers import Barriers, Pending
 from weft.ir.passes.promote import promoted
 from weft.ir.passes.rewrite import Fresh, map_accesses, substituted
 from weft.ir.passes.threads import ThreadLoop, most_threads
+from weft.lazy_dataclass import dataclass
 
 MAX_THREADS = 1024
 """The most threads of one block."""

@@ -15,7 +15,7 @@ is known), and where the program does not grow beyond a limit.
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import is_
 from typing import TypeAlias
 
@@ -42,6 +42,7 @@ from weft.ir.loops import LANE_KINDS, Accumulate, Block, If, Loop, LoopKind, Pro
 from weft.ir.loops_names import body_of, inside, roots
 from weft.ir.passes.facts import at_least_zero
 from weft.ir.passes.rewrite import Fresh, copy_block, index_map, map_block, with_body
+from weft.lazy_dataclass import dataclass
 
 _GROWTH = 4
 _ALWAYS_ALLOWED = 64

@@ -5,7 +5,7 @@ See grid.py, whose middle part this is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir.expr import Const, Expr, Load, walk
 from weft.ir.index import (
@@ -39,6 +39,7 @@ from weft.ir.loops import (
 )
 from weft.ir.loops_names import every, roots
 from weft.ir.passes.rewrite import Fresh, map_accesses, substituted
+from weft.lazy_dataclass import dataclass
 
 OWN_ELEMENTS = 64
 """The largest buffer of which every thread makes a copy of its own."""

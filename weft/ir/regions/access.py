@@ -16,7 +16,7 @@ that the answer is a box as often as can be:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir.index import (
     FloorDiv,
@@ -39,6 +39,7 @@ from weft.ir.index import (
 from weft.ir.regions.boxes import Interval
 from weft.ir.regions.region import Region, united, within
 from weft.ir.regions.solve import Condition, image, span
+from weft.lazy_dataclass import dataclass
 
 MAX_DIGITS = 16
 """The variables that a relation may be given for quotients and remainders; other ones are bounded only."""

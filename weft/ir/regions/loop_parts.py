@@ -9,7 +9,6 @@ Axes that a step keeps apart may be parted, all steps are taken. Results of one 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from weft.ir.graph import Node, apply, buffer
 from weft.ir.loop_body import Body, LoopNode, Part, in_memory
@@ -19,6 +18,7 @@ from weft.ir.regions.boxes import IndexBox, Interval
 from weft.ir.regions.graphs import needs
 from weft.ir.regions.parts import Parts, PartsOf, Place, pulled, shrunk, size_of, whole_of
 from weft.ir.regions.region import Region, united
+from weft.lazy_dataclass import dataclass
 
 _COPIED = LEAVES | {Op.UPDATE, Op.SCATTER, Op.LOOP, Op.COPY}
 """Ops whose results a step does not leave in a row of a larger tensor, as they are memory of their own."""

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from weft.ir.graph import Box, Node, Shape, apply
@@ -12,6 +11,7 @@ from weft.ir.index import Int
 from weft.ir.ops import Op
 from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import IndexBox, Interval
+from weft.lazy_dataclass import dataclass
 
 Make: TypeAlias = Callable[[Sequence[Node]], Node]
 Place: TypeAlias = tuple[Node, IndexBox]

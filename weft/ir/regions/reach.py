@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import combinations, product
 from operator import itemgetter
@@ -46,6 +45,7 @@ from weft.ir.regions.tables import (
     touch,
     volume,
 )
+from weft.lazy_dataclass import dataclass
 
 BOX_WORK = 20_000
 """The additions in the time that one more box takes: a launch of a microsecond or two."""

@@ -13,13 +13,14 @@ another: `a - b` is `a`, inexactly, where b is inexact.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from typing import TypeAlias
 
 from weft.ir.index import Int, high
 from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import IndexBox
+from weft.lazy_dataclass import dataclass
 
 MAX_BOXES = 4
 """Boxes of a region. The rest that a row-major interval leaves at both ends of a matrix takes three (manuals/decisions,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from weft.ir.index import Int, Var, evaluate, high, low, variables
 from weft.ir.regions.boxes import IndexBox, Interval
+from weft.lazy_dataclass import dataclass
 
 Numbers: TypeAlias = NDArray[np.int64]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from weft.core.args.broadcast import broadcast_shapes
@@ -23,6 +22,7 @@ from weft.core.pointwise.elementwise import logical_and, logical_or, where
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import bool_, float32, float64, int32
+from weft.lazy_dataclass import dataclass
 from weft.nn.functional import softmax
 
 __all__ = [

@@ -18,13 +18,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from weft import settings
 from weft.ir.forks import forkable
 from weft.ir.ops import Op
 from weft.ir.template import GraphTemplate
+from weft.lazy_dataclass import dataclass
 
 JOBS_WAITING = 16
 """Jobs that wait for the worker at most; further ones are refused."""

@@ -12,11 +12,11 @@ whose kernel knows all sizes: those of what it was cut from differ for each.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 
 from weft.ir.graph import Node, Shape, elements, toposort
 from weft.ir.loop_body import LoopNode
 from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.kernelize.contraction import contraction, products
 from weft.scheduler.kernelize.facts import is_leaf
 from weft.scheduler.kernelize.prepare import prepare

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Generic, TypeAlias, TypeVar
 
@@ -20,6 +19,7 @@ from weft.ir.graph import Axes, Box, Fill, Node, Shape
 from weft.ir.index import Int, Var
 from weft.ir.movement import source
 from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.basic.cut import Piece
 from weft.scheduler.outline import is_plain
 

@@ -6,13 +6,14 @@ What has no form (slices, padding, windows, gathers, scatters) has a kernel for 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from weft.ir import graph
 from weft.ir.graph import Node, Shape
 from weft.ir.index import Var, evaluate
 from weft.ir.kernel.algorithm import Algorithm
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.basic.cut import Piece
 from weft.scheduler.basic.form import Form, built, formed
 from weft.scheduler.basic.sizes import SizedForm, graph_of, sized

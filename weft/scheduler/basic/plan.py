@@ -6,11 +6,12 @@ them, all graphs share them, and on disk they are kept for good. The plan is as 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.backends.protocol import Device
 from weft.ir.calls import expand_calls
 from weft.ir.kernel.algorithm import Algorithm
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.basic.cut import Pieces, pieces
 from weft.scheduler.basic.kernels import BasicKernel, Kernels, Key, key_of
 from weft.scheduler.build import Job, Prepared, assembled

@@ -10,13 +10,13 @@ paddings of a few elements. Pieces that give the same graph over such variables 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from weft.ir import graph
 from weft.ir.graph import Along, Attrs, Axes, Box, Node, Padding, ScatterCombine, Shape, Window, elements
 from weft.ir.index import Int, Var, evaluate, substitute, variables
 from weft.ir.ops import ELEMENTWISE, REDUCE, Op
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.basic.cut import Piece
 from weft.scheduler.kernelize.contraction import contraction
 

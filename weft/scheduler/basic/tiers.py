@@ -16,10 +16,10 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 
 from weft.backends.protocol import Device
 from weft.disk_cache import digest
+from weft.lazy_dataclass import dataclass
 from weft.scheduler import disk_cache
 from weft.scheduler.basic import beside
 from weft.scheduler.basic.beside import Task

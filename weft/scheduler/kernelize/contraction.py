@@ -3,13 +3,12 @@ again. They are never recomputed, and a kernel is built around each."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.ir.dtypes import int32
 from weft.ir.graph import Axes, Node
 from weft.ir.index import Int, Var, high, variables
 from weft.ir.movement import source
 from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

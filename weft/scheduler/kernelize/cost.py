@@ -6,7 +6,7 @@ machines.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from weft.lazy_dataclass import dataclass
 
 OPS_PER_BYTE = 8
 """Operations in the time that one byte takes from or to memory: the machine balance of today's CPUs and GPUs."""

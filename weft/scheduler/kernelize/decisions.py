@@ -7,12 +7,12 @@ logged.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
 from weft.ir.graph import Node
 from weft.ir.index import Int, Var
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.kernelize.cost import Comparison
 from weft.scheduler.kernelize.groups import Group, Site
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
 
 from weft import settings
@@ -31,6 +30,7 @@ from weft.ir.kernel.algorithm import (
 )
 from weft.ir.numerics import MIN_ROW, Tree, pinned
 from weft.ir.ops import COMBINE, MOVEMENT, REDUCE, Op
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.kernelize.axes import runs
 from weft.scheduler.kernelize.bijection import divided
 from weft.scheduler.kernelize.count import operations

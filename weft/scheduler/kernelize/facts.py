@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 
 from weft.ir.graph import Node, Shape, elements
 from weft.ir.index import high
 from weft.ir.ops import REDUCE, Op
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.contraction import contraction
 

@@ -11,7 +11,7 @@ Deciding reads these; only applying a decision (`partition.Partition.apply`) cha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, auto
 from typing import Any, TypeAlias
 
@@ -20,6 +20,7 @@ from weft.ir.expr import Scalar, Temp
 from weft.ir.graph import Node, Shape
 from weft.ir.index import Guard, Index, Int, Opaque, Var, atoms, high
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 EMPTY = "empty"
 """The fill of a reduction over no elements, in place of a constant: the identity of its operation."""

@@ -13,7 +13,7 @@ number, a runtime variable, as its first index. So a step copies nothing, and on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from weft.ir import expr as ex
 from weft.ir import graph
@@ -24,6 +24,7 @@ from weft.ir.kernel.algorithm import Algorithm, Item, ItemValue, Param, StoreTo
 from weft.ir.loop_body import Body, LoopNode, Part, whole_inputs
 from weft.ir.ops import Op
 from weft.ir.rewrite import rebuilt
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.kernelize.copying import copying
 from weft.scheduler.kernelize.cost import MIN_BUFFERS, NO_LIMIT
 from weft.scheduler.kernelize.decisions import Cut

@@ -13,7 +13,7 @@ whole is NaN, and stays so. A plain where(condition, x, 0) masks nothing here, s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import product
 from typing import TypeAlias
 
@@ -38,6 +38,7 @@ from weft.ir.kernel.transforms.trim import implied
 from weft.ir.movement import source
 from weft.ir.ops import ELEMENTWISE, Op
 from weft.ir.regions.ops import Used
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.kernelize.evaluate import converted
 
 _MOVED = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SHRINK, Op.FLIP})

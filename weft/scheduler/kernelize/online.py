@@ -14,13 +14,13 @@ with m and l the *state* of a block of columns (`sharding/online.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 
 from weft.ir.graph import Axes, Fill, Node
 from weft.ir.index import Int, Var, high
 from weft.ir.kernel.transforms.online import LARGEST
 from weft.ir.movement import source
 from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.kernelize.contraction import contraction
 
 _Users = Mapping[int, Sequence[Node]]

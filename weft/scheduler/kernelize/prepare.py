@@ -4,12 +4,12 @@ are marked."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from weft.ir import dtypes
 from weft.ir.graph import Along, Node, ProductAxes, ScatterCombine, apply, elements, toposort
 from weft.ir.index import high
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.contraction import products
 from weft.scheduler.kernelize.facts import is_leaf

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 
 from weft.ir.graph import Node, elements
 from weft.ir.index import Int, Var, evaluate, high
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.loop_body import Body
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.kernelize.decisions import Logged
 
 

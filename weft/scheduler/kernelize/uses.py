@@ -13,12 +13,12 @@ masked: `assumed` has these operands, for those who look at their values.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.ir.graph import Node
 from weft.ir.index import NEVER, Guard
 from weft.ir.kernel.algorithm import KnownFill
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.kernelize.masks import condition_where, constant, masked_out, opposite_where
 
 _READS_AS_IT_IS = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SHRINK, Op.FLIP})

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from weft.ir import expr as ex
 from weft.ir.expr import Expr, Load, ScalarCall
 from weft.ir.index import Int, Var, coefficient, flatten, substitute, variables
 from weft.ir.kernel.algorithm import Algorithm, Item, Output, reads
 from weft.ir.ops import EXPANDED, Op
+from weft.lazy_dataclass import dataclass
 
 MIN_RUN = 16
 """Elements side by side that count as contiguous, where an axis is so in blocks only: a vector of AVX-512."""

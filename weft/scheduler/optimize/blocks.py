@@ -12,8 +12,6 @@ lie: unpacking, which is what these products wait for, does the least that it ca
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.expr import Expr, Load
@@ -31,6 +29,7 @@ from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.kernel.transforms.stage import Arrange, Stage
 from weft.ir.loops import Scope
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize import parallel, rows
 from weft.scheduler.optimize.access import lane_step
 from weft.scheduler.optimize.levels import PRODUCT_CHAIN, summed

@@ -11,7 +11,7 @@ multiplication"; Van Zee & van de Geijn 2015, BLIS).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from math import gcd, prod
 
@@ -48,6 +48,7 @@ from weft.ir.kernel.transforms.trim import Trim
 from weft.ir.kernel.transforms.window import Window, main
 from weft.ir.loops import Scope
 from weft.ir.numerics import Tree
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize import access, depth, dots, parallel, squares
 from weft.scheduler.optimize.access import axes_of, is_costly, plain_load
 from weft.scheduler.optimize.contraction_form import (

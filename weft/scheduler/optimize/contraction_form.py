@@ -6,7 +6,6 @@ c(.., s, p) = sum k: a(.., s, k) * b(.., k, p)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
@@ -25,6 +24,7 @@ from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.numerics import Tree
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize import rows
 from weft.scheduler.optimize.access import axes_of, lane_step
 from weft.scheduler.optimize.extents import typical

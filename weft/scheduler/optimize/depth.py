@@ -15,7 +15,6 @@ all tiles have used it. At the end the tasks' results are added.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
@@ -32,6 +31,7 @@ from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.kernel.transforms.stage import Arrange, Stage
 from weft.ir.kernel.transforms.trim import Trim
 from weft.ir.loops import Scope
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize import rows
 from weft.scheduler.optimize.access import axes_of, plain_load
 from weft.scheduler.optimize.contraction_form import Contraction, fill, in_steps, merge_even

@@ -9,7 +9,6 @@ a few rows times a matrix need (a token, a small batch): packing the matrix woul
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 
@@ -29,6 +28,7 @@ from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.kernel.transforms.stage import Stage
 from weft.ir.loops import Scope
 from weft.ir.ops import EXPANDED
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.access import axes_of, lane_step, plain_load
 from weft.scheduler.optimize.contraction_form import (

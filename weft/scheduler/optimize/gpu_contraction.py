@@ -10,7 +10,7 @@ neither                here: every thread reads what it needs where it is, and n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir.index import ceildiv, high
@@ -23,6 +23,7 @@ from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.loops import LoopKind
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize import contraction_form as contraction
 from weft.scheduler.optimize import gpu_matrix, gpu_shared_tiles
 from weft.scheduler.optimize.gpu_matrix import UnitTiles

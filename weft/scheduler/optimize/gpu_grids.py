@@ -8,8 +8,6 @@ reductions   r = sum k: x(k)     a block for each result or several, in two step
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.backends.protocol import DeviceInfo
 from weft.ir.graph import elements
 from weft.ir.index import Index, Var, ceildiv, coefficient, high, substitute
@@ -23,6 +21,7 @@ from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.loops import LoopKind
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize.access import accesses, vector_score
 from weft.scheduler.optimize.gpu_threads import (
     ACCESS_BYTES,

@@ -13,8 +13,6 @@ that the rows of a fragment lie in different banks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.backends.protocol import DeviceInfo
 from weft.ir.expr import Expr, Load, ScalarCall
 from weft.ir.index import Var, coefficient, flatten, high, variables
@@ -30,6 +28,7 @@ from weft.ir.kernel.transforms.tensorize import Tensorize
 from weft.ir.loops import LoopKind, Scope
 from weft.ir.matrix import MatrixUnit
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize.access import axes_of
 from weft.scheduler.optimize.contraction_form import Contraction
 from weft.scheduler.optimize.gpu_panels import ACCESS_BYTES, fill, is_near, share_out

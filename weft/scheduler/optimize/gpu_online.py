@@ -18,7 +18,6 @@ a thread finds goes to the others through LOCAL memory. Steps that a condition (
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
@@ -42,6 +41,7 @@ from weft.ir.kernel.transforms.tensorize import Tensorize
 from weft.ir.kernel.transforms.trim import Trim
 from weft.ir.loops import LoopKind
 from weft.ir.matrix import LayoutFactor, MatrixUnit, Role
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize.access import axes_of
 from weft.scheduler.optimize.contraction_form import factors
 from weft.scheduler.optimize.gpu_matrix import operand

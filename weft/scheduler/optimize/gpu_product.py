@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from weft.ir.expr import Expr
 from weft.ir.index import ceildiv, coefficient, high
 from weft.ir.kernel.algorithm import Axis
 from weft.ir.kernel.schedule import Kernel
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize.contraction_form import Contraction
 
 

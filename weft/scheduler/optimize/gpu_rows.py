@@ -9,7 +9,6 @@ A row that the first reduction and later items read is read once, and kept in re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
@@ -26,6 +25,7 @@ from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.share import Share
 from weft.ir.kernel.transforms.stage import Stage
 from weft.ir.loops import LoopKind
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize.gpu_threads import (
     ACCESS_BYTES,
     ALONE,

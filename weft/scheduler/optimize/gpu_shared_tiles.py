@@ -16,7 +16,7 @@ columns are the same, of two that are two apart the rows: the memory then serves
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir.kernel.schedule import Kernel, fresh
@@ -28,6 +28,7 @@ from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.stage import PadRows, Stage
 from weft.ir.loops import LoopKind
 from weft.ir.matrix import LayoutFactor, Role
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize.access import axes_of
 from weft.scheduler.optimize.gpu_panels import ACCESS_BYTES, fill, is_near, share_out
 from weft.scheduler.optimize.gpu_product import Product

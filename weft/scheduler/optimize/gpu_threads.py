@@ -9,8 +9,6 @@ registers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.backends.protocol import DeviceInfo
 from weft.ir.graph import elements
 from weft.ir.index import ceildiv, high
@@ -23,6 +21,7 @@ from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.loops import LoopKind
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize.access import is_costly, vector_score
 from weft.scheduler.optimize.steps import extent, merge, split
 

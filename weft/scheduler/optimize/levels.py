@@ -8,7 +8,6 @@ Rules make levels where they help to spread or to vectorize a sum; this one sees
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
@@ -24,6 +23,7 @@ from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.loops import LoopKind
 from weft.ir.numerics import CHAIN_TERMS, Tree
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize.rule import Choice, Rule
 
 SUM_CHAIN = 64

@@ -12,8 +12,6 @@ form of the algorithm, not for attention: any maximum, sums weighted by exp(x - 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.expr import Expr, ScalarCall
@@ -38,6 +36,7 @@ from weft.ir.kernel.transforms.stage import Arrange, Stage
 from weft.ir.kernel.transforms.trim import Trim
 from weft.ir.loops import Scope
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize import rows
 from weft.scheduler.optimize.access import axes_of
 from weft.scheduler.optimize.contraction_form import factors, fill

@@ -10,7 +10,6 @@ result has a chain of its own, in scalars, and as many chains run side by side a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
@@ -25,6 +24,7 @@ from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.loops import Scope
 from weft.ir.numerics import CHAIN_TERMS, Tree
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.levels import pinned_steps
 from weft.scheduler.optimize.rows import lanes

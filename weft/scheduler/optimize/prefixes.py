@@ -9,8 +9,6 @@ Several rows at a time are independent additions; of one, each waits for the one
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.backends.protocol import DeviceInfo
 from weft.ir.index import coefficient, flatten, high, variables
 from weft.ir.kernel.algorithm import Axis, ItemValue, Output, reads
@@ -21,6 +19,7 @@ from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.mark import UNROLL_LIMIT, Unroll, Vectorize
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.loops import Scope
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.contraction_form import divisors
 from weft.scheduler.optimize.rule import Choice, Rule

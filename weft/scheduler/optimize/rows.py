@@ -10,7 +10,7 @@ A long sum is cut into levels of few sequential additions (`levels`), which make
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
@@ -34,6 +34,7 @@ from weft.ir.kernel.transforms.stage import Arrange
 from weft.ir.loops import LoopKind, Scope
 from weft.ir.numerics import CHAIN_TERMS, Tree
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.access import is_costly, vector_score
 from weft.scheduler.optimize.extents import divides, typical

@@ -8,13 +8,14 @@ apply refuses for the rule: its reason is the rule's.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir.errors import IRError
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import Refusal
+from weft.lazy_dataclass import dataclass
 
 Form = TypeVar("Form")
 ChoiceOf = TypeVar("ChoiceOf", bound="Choice")

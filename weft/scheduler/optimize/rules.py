@@ -8,7 +8,7 @@ patterns and the description; they know no operator by name. `decide` says what 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from weft.backends.protocol import DeviceInfo
@@ -18,6 +18,7 @@ from weft.ir.kernel.decisions import Decisions, Pick
 from weft.ir.kernel.schedule import Kernel, initial
 from weft.ir.kernel.transforms.base import Refusal
 from weft.ir.loops import LoopKind
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize import (
     blocks,
     contraction,

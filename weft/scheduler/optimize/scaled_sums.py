@@ -14,8 +14,6 @@ lanes share is one word. A block of weights is unpacked once for all rows of a t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.backends.protocol import DeviceInfo
 from weft.ir import dtypes
 from weft.ir import expr as ex
@@ -34,6 +32,7 @@ from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.loops import Scope
 from weft.ir.matrix import TERMS, bytes_of
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.access import axes_of
 from weft.scheduler.optimize.rule import Choice, Rule

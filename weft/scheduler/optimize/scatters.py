@@ -7,8 +7,6 @@ Rows may meet, so they are added one after another; elements of a row do not. Ea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.index import Int, Sum, Var, coefficient, high, variables
@@ -19,6 +17,7 @@ from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.mark import Bind
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.loops import LoopKind
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize import parallel, rows
 from weft.scheduler.optimize.rule import Choice, Rule
 from weft.scheduler.optimize.steps import split

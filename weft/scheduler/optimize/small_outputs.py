@@ -10,7 +10,6 @@ where each of its elements is used often.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
@@ -27,6 +26,7 @@ from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.kernel.transforms.window import Window
 from weft.ir.loops import Scope
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.access import vector_score
 from weft.scheduler.optimize.contraction_form import fill

@@ -17,7 +17,6 @@ So is a small operand turned that lies across the lanes, such as the taps of a d
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
@@ -31,6 +30,7 @@ from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.share import Share
 from weft.ir.kernel.transforms.stage import Stage
 from weft.ir.ops import EXPANDED
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize.access import MIN_RUN, is_costly, lane_step
 
 MIN_READERS = 8

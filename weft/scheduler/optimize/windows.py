@@ -10,7 +10,6 @@ last axis that windows slide along, or channels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
@@ -30,6 +29,7 @@ from weft.ir.kernel.transforms.stage import Stage
 from weft.ir.kernel.transforms.window import Window, main
 from weft.ir.loops import Scope
 from weft.ir.numerics import Tree
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.contraction_form import divisors, fill
 from weft.scheduler.optimize.rule import Choice, Rule, TileSize, counted

@@ -15,7 +15,7 @@ A COPY of a box of a value that is stored anyway (SHRINK, RESHAPE around it) mov
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import graph
@@ -24,6 +24,7 @@ from weft.ir.graph import Box, Node, Shape, elements, toposort
 from weft.ir.index import high
 from weft.ir.ops import COMBINE, MOVEMENT, Op
 from weft.ir.rewrite import over
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.keeping import nbytes
 from weft.scheduler.parts.moves import Moved
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +23,7 @@ from weft.ir.errors import IRError
 from weft.ir.graph import Target
 from weft.ir.index import Int, Var, coefficient, evaluate, substitute, variables
 from weft.ir.regions.boxes import IndexBox, Interval
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ should be done by then. What arrives starts as late as nothing waits for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, auto
 from heapq import heappop, heappush
 from typing import NamedTuple, TypeAlias
@@ -25,6 +25,7 @@ from weft.backends.protocol import Borrower, BoxCopier, Device
 from weft.backends.synchronous import SynchronousQueue
 from weft.ir.graph import elements
 from weft.ir.index import Int, high
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.parts.cut import Compute, Cut, Exchange, Value
 from weft.scheduler.parts.timing import Timed, Ways, begins, delayed
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias, cast
 
@@ -23,6 +23,7 @@ from weft.ir.dtypes import DType
 from weft.ir.garbage import not_collected
 from weft.ir.graph import Shape
 from weft.ir.index import Int, evaluate
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.parts.cut import Compute, Cut, Exchange
 from weft.scheduler.parts.order import Ordered, Step, Way, bytes_of, copy_queue, start_of
 from weft.scheduler.plan import Plan

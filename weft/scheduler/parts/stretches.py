@@ -12,7 +12,7 @@ Kernels that wait for what arrives later come later. What a stretch gives to oth
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from weft.backends.protocol import Device, DeviceInfo
@@ -21,6 +21,7 @@ from weft.ir.dtypes import DType
 from weft.ir.graph import Node, toposort
 from weft.ir.index import high
 from weft.ir.rewrite import rewritten
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.kernelize import ScanSpec, kernelize_expanded
 from weft.scheduler.parts.cut import SPLIT_NS, Compute, Cut, Exchange, Value, remade
 from weft.scheduler.parts.timing import Ways

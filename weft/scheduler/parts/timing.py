@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import heapify, heappop, heappush
 
 from weft.backends.links import Link, estimated
 from weft.backends.protocol import Device
 from weft.ir.graph import elements
 from weft.ir.index import high
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.parts.cut import Cut, Exchange
 
 VISITS = 30_000

@@ -7,9 +7,10 @@ or of one that comes after it. Step 5 writes value 9 where value 7 was: refused 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from weft.ir.errors import IRError
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.parts.cut import Compute
 from weft.scheduler.parts.order import Clock, Lane, Ordered, Step, Way, start_of
 

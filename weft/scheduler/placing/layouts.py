@@ -16,7 +16,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 import numpy as np
@@ -30,6 +30,7 @@ from weft.ir.placement import Layout, Mesh, Partial, Placement, Replicate, Shard
 from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import IndexBox, Interval
 from weft.ir.regions.parts import Parts, PartsOf
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.placing.clusters import solve_alike
 from weft.scheduler.placing.links import Collective, Links, fastest
 from weft.scheduler.placing.problem import Array, Block, Choice, Counts, Edge, Problem, prices

@@ -17,11 +17,12 @@ bytes that one device holds. Source: Thakur, Rabenseifner & Gropp 2005, "Optimiz
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from weft.lazy_dataclass import dataclass
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 Ranks: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]

@@ -15,7 +15,7 @@ import math
 import random
 from bisect import bisect_right, insort
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from heapq import heappop, heappush
 from typing import TypeAlias
@@ -23,6 +23,7 @@ from typing import TypeAlias
 import numpy as np
 
 from weft.errors import MemoryPlanError
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.placing.links import Array
 from weft.scheduler.placing.tasks import Machine, Message, Schedule, Slot, Task, check_tasks, peaks
 

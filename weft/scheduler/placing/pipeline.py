@@ -14,11 +14,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from weft.errors import MemoryPlanError
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.placing.links import Links
 
 _MAX_SLOWEST = 256

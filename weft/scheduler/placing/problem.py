@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from weft.errors import ArgumentError
+from weft.lazy_dataclass import dataclass
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 Counts: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -21,6 +21,7 @@ import numpy as np
 
 from weft.errors import ArgumentError
 from weft.ir.placement import Layout, Mesh, Partial, Placement, Replicate, Shard
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.placing.links import NOTHING, Array, Collective, Links, Ranks, Way, fastest, slowest, ways
 
 _MAX_PAIRED_SIDES = 1 << 25

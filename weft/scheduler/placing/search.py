@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from weft.errors import ArgumentError, MemoryPlanError
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.placing.bounds import collect, decode, tighten
 from weft.scheduler.placing.problem import Array, Choice, Counts, Problem, Tables, big_number
 

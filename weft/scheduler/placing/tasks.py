@@ -11,9 +11,9 @@ pool is shared with those that take part.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from weft.errors import ArgumentError
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.placing.links import Links
 
 

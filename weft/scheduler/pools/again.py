@@ -13,12 +13,13 @@ of their own, which stand for nothing but memory: equal nodes are one object, an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import graph
 from weft.ir.graph import Node
 from weft.ir.index import high
+from weft.lazy_dataclass import dataclass
 from weft.scheduler import memory
 from weft.scheduler.build import Assembly, Prepared
 from weft.scheduler.kernelize import KernelSpec, ScanSpec

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, auto
 from functools import cached_property
 from itertools import accumulate
 from typing import TypeAlias
 
+from weft.lazy_dataclass import dataclass
 from weft.scheduler import memory
 
 MOST_TIME = 8.0

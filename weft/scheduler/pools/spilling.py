@@ -14,11 +14,12 @@ too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.backends.protocol import Code, Commands, Device, Executable, Memory, Step
 from weft.ir import graph
 from weft.ir.graph import Node
+from weft.lazy_dataclass import dataclass
 from weft.scheduler import memory
 from weft.scheduler.build import Assembly, Job, Prepared, assembled
 from weft.scheduler.loops import nbytes

@@ -10,7 +10,7 @@ import threading
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 from weft.backends import registry
@@ -20,6 +20,7 @@ from weft.errors import MemoryPlanError
 from weft.ir import numerics
 from weft.ir.forks import forkable
 from weft.ir.garbage import not_collected
+from weft.lazy_dataclass import dataclass
 from weft.scheduler import memory
 from weft.scheduler.build import Assembly, Job, Prepared, assembled, prepared
 from weft.scheduler.loops import nbytes

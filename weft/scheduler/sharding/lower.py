@@ -15,7 +15,7 @@ it takes terms as they are: `terms.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 from itertools import groupby
 from typing import TypeAlias
@@ -29,6 +29,7 @@ from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import IndexBox, Interval
 from weft.ir.regions.loop_parts import loop_parts
 from weft.ir.regions.parts import Parts, PartsOf, Place, Taken, pulled, shrunk, size_of
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.sharding.online import Online, Running, States, online
 from weft.scheduler.sharding.terms import (
     ADDITIONS,

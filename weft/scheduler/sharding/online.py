@@ -14,7 +14,7 @@ m nor sums, and what does not vary along the axis (1 / l, here) is taken out of 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from weft.ir.dtypes import DType, bfloat16, float16
 from weft.ir.graph import Axes, Box, Node, apply, const, elements
@@ -27,6 +27,7 @@ from weft.ir.regions import boxes as bx
 from weft.ir.regions.boxes import IndexBox, Interval
 from weft.ir.regions.part import Parts, attributes, same_op, shrunk
 from weft.ir.regions.parts import PartsOf, Place, Taken, pulled
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.sharding.terms import term_of, wide
 
 MOVED = (Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SHRINK, Op.FLIP)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from weft.errors import ArgumentError
@@ -27,6 +27,7 @@ from weft.ir.regions.boxes import IndexBox, Interval
 from weft.ir.regions.graphs import reached
 from weft.ir.regions.parts import PartsOf, Place
 from weft.ir.regions.region import NOTHING, Region
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.sharding.lower import (
     Split,
     count,

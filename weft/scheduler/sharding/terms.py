@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from weft.ir.dtypes import DType, Kind, bool_, float32, int64, uint64
 from weft.ir.expr import Scalar
@@ -24,6 +23,7 @@ from weft.ir.numerics import pinned
 from weft.ir.ops import COMBINE, REDUCE, Op
 from weft.ir.regions.boxes import IndexBox, Interval
 from weft.ir.regions.parts import Parts, PartsOf, Place, counted_from, parts_of, size_of
+from weft.lazy_dataclass import dataclass
 
 ADDITIONS = (Op.ADD, Op.SUB)
 """The ops that may add up terms of several results."""

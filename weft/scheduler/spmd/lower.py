@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 
 from weft.ir.dtypes import int64
@@ -46,6 +46,7 @@ from weft.ir.regions.parts import (
     shrunk,
     taken_at,
 )
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.parts.moves import Moved, coordinates, sizes
 from weft.scheduler.sharding.lower import (
     SHARED_BYTES,

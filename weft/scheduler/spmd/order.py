@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple, TypeAlias
 
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.parts.cut import Compute, Cut, Exchange
 from weft.scheduler.parts.order import value_bytes
 

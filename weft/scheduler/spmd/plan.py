@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from weft.backends.boxes import BoxCopy, copy_box
@@ -22,6 +22,7 @@ from weft.ir.garbage import not_collected
 from weft.ir.graph import Node
 from weft.ir.index import high
 from weft.ir.placement import Mesh
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.parts.cut import Compute, Exchange, cut
 from weft.scheduler.parts.moves import Moved, Pieces, bindings, group
 from weft.scheduler.parts.order import copy_queue

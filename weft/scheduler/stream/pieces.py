@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from weft.ir.graph import Box, Node, apply, buffer, strides
 from weft.ir.index import Int, evaluate
 from weft.ir.ops import COMBINE, Op
 from weft.ir.rewrite import rebuilt
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.plan import Plan
 from weft.scheduler.realize import memory_on, plan_for
 from weft.scheduler.signature import Signature, signature

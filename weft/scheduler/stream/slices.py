@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 from weft.ir.graph import Along, Box, Fill, Node, Padding, ScatterCombine, Window, apply, const
@@ -22,6 +22,7 @@ from weft.ir.regions.graphs import needs
 from weft.ir.regions.parts import Parts, PartsOf, Place, needed_boxes, pulled, shrunk, size_of
 from weft.ir.regions.region import Region
 from weft.ir.rewrite import over, rewritten
+from weft.lazy_dataclass import dataclass
 
 _T = TypeVar("_T")
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
 
 from weft.ir.dtypes import float32
 from weft.ir.graph import Axes, Box, Node, apply, elements, strides
 from weft.ir.index import Int, Var, high
 from weft.ir.ops import REDUCE, Op
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.stream.slices import Slice, Slicer, UnevenError, pushed, regions
 
 _MOST_LEVELS = 8

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +14,7 @@ from weft.ir.dtypes import to_numpy
 from weft.ir.index import evaluate
 from weft.ir.loops import Program
 from weft.ir.loops_verify import verify
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.programs import optimized
 
 Array: TypeAlias = np.ndarray[Any, Any]

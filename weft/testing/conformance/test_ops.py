@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from weft.ir.index import Var, in_range
 from weft.ir.loops import Block, Buffer, Loop, LoopKind, Program, Scope, Store
 from weft.ir.loops_verify import call_error
 from weft.ir.ops import COMPARE, ELEMENTWISE, EXPANDED, TERNARY, TRANSCENDENTAL, Op
+from weft.lazy_dataclass import dataclass
 from weft.scheduler.programs import optimized
 from weft.testing.conformance.harness import ULP, Array, Harness
 

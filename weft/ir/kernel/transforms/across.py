@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir.kernel.algorithm import ItemValue
 from weft.ir.kernel.schedule import Kernel
@@ -11,6 +11,7 @@ from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find, serial
 from weft.ir.kernel.transforms.mark import UNROLL_LIMIT
 from weft.ir.loops import LANE_KINDS, LoopKind
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from weft.ir.errors import IRError
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.ir.kernel.schedule import Kernel

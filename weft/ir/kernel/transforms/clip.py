@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir.index import Int, ceildiv, coefficient, maximum, minimum, span, variables
 from weft.ir.kernel.algorithm import Output
@@ -8,6 +8,7 @@ from weft.ir.kernel.schedule import Kernel, loop_var
 from weft.ir.kernel.transforms.arguments import loops
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find, serial
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir.expr import Load
 from weft.ir.index import (
@@ -24,6 +24,7 @@ from weft.ir.kernel.transforms.arguments import items, loops
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import empty
 from weft.ir.loops import LANE_KINDS, LoopKind, Scope
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

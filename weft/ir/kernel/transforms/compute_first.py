@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir.kernel.algorithm import reads
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.arguments import values
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find_value
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir import dtypes
 from weft.ir.kernel.algorithm import ItemValue
@@ -13,6 +13,7 @@ from weft.ir.kernel.transforms.find import find
 from weft.ir.loops import LoopKind
 from weft.ir.matrix import TERMS, bytes_of
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir import expr as ex
 from weft.ir.expr import Const, Expr, Load, ScalarCall
@@ -13,6 +13,7 @@ from weft.ir.kernel.transforms.arguments import FACTORS, one_of, values
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find_value, unscheduled
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir import expr as ex
 from weft.ir.expr import Expr, Load, ScalarCall
@@ -13,6 +13,7 @@ from weft.ir.kernel.transforms.find import empty, find_value
 from weft.ir.kernel.transforms.inline import map_exprs
 from weft.ir.kernel.transforms.stage import depends_on
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

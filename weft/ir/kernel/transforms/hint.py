@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir.kernel.algorithm import Output, reads
 from weft.ir.kernel.schedule import Kernel, PrefetchSpec
 from weft.ir.kernel.transforms.arguments import items, loops, some_of
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

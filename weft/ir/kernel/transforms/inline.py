@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir import expr as ex
 from weft.ir.expr import Expr, Load
@@ -10,6 +10,7 @@ from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.arguments import values
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import empty, find_value
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 
 from weft.ir.index import Index, Sum, coefficient, span, substitute, variables
@@ -12,6 +12,7 @@ from weft.ir.kernel.transforms.arguments import loops
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find, serial
 from weft.ir.loops import FORBIDDEN_INSIDE, LANE_KINDS, LoopKind, misplaced
+from weft.lazy_dataclass import dataclass
 
 UNROLL_LIMIT = 256
 

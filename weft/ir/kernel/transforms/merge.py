@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from weft.ir.index import floordiv, mod
@@ -9,6 +9,7 @@ from weft.ir.kernel.transforms.arguments import one_of
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find, serial
 from weft.ir.kernel.transforms.split import move_children
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir import dtypes
 from weft.ir import expr as ex
@@ -14,6 +14,7 @@ from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import empty, find, find_value, serial
 from weft.ir.kernel.transforms.inline import map_exprs
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 LARGEST: dict[DType, float] = {dtypes.float32: 3.4028234663852886e38, dtypes.float64: 1.7976931348623157e308}
 """The largest finite number of the dtypes that maxima are accumulated in."""

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir.kernel.schedule import Kernel, initial_nest
 from weft.ir.kernel.transforms.arguments import one_of, reductions, shuffled
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find_value, unscheduled
 from weft.ir.numerics import Tree
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir.index import Int, ceildiv, coefficient, high, variables
 from weft.ir.kernel.schedule import Kernel, Nest, NestLoop, loop_var
 from weft.ir.kernel.transforms.arguments import FACTORS, loops
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find, serial
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir.kernel.algorithm import ItemValue
 from weft.ir.kernel.schedule import Kernel, NestLoop
@@ -9,6 +9,7 @@ from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find, find_value
 from weft.ir.loops import LoopKind
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir.index import variables
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.arguments import items, shuffled
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.loops import misplaced
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

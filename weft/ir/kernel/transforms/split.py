@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir.index import floordiv
 from weft.ir.kernel.schedule import Kernel, NestLoop, fresh, loop_var
@@ -8,6 +8,7 @@ from weft.ir.kernel.transforms.arguments import FACTORS, loops
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find, serial
 from weft.ir.loops import LoopKind
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir import expr as ex
 from weft.ir.expr import Load
@@ -11,6 +11,7 @@ from weft.ir.kernel.schedule import Kernel, fresh, initial_nest
 from weft.ir.kernel.transforms.arguments import one_of, reductions, some_of
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find_value, unscheduled
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir import expr as ex
 from weft.ir.expr import Const, Expr, Load
@@ -12,6 +12,7 @@ from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find_value
 from weft.ir.kernel.transforms.inline import map_exprs
 from weft.ir.loops import Scope
+from weft.lazy_dataclass import dataclass
 
 
 def depends_on(e: Expr) -> set[Var]:

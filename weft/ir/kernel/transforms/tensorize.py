@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir.expr import Expr, Load, ScalarCall
 from weft.ir.kernel.algorithm import ItemValue, reads
@@ -13,6 +13,7 @@ from weft.ir.kernel.transforms.find import find
 from weft.ir.loops import LoopKind
 from weft.ir.matrix import MatrixUnit
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir.expr import Const, Expr, FromIndex, Load, ScalarCall, Test, walk
 from weft.ir.index import (
@@ -29,6 +29,7 @@ from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find, find_value
 from weft.ir.loops import LoopKind
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.ir import expr as ex
 from weft.ir.expr import Expr, FromIndex, Load, ScalarCall, Test
@@ -11,6 +11,7 @@ from weft.ir.kernel.schedule import Kernel, fresh, initial_nest
 from weft.ir.kernel.transforms.arguments import one_of, values
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.inline import map_exprs
+from weft.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
