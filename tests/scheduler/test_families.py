@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ import weft
 import weft.nn.functional as F
 from weft import Tensor
 from weft.backends import registry
-from weft.scheduler import families
+from weft.scheduler import families, plan
 from weft.scheduler import realize as realization
 
 
@@ -113,6 +114,37 @@ def test_what_was_run_often_gets_a_plan_of_its_own(built: list[int], monkeypatch
     for n in (9, 21, 16, 16, 16, 16, 16, 16):
         (weft.tensor(array(n, 8)).exp() + 1).realize()
     assert built == [0, 1, 0]
+
+
+def test_where_the_plan_for_all_sizes_is_slow_a_graph_gets_its_own_early(
+    built: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count()
+    for n in (9, 21):
+        (weft.tensor(array(n, 8)).exp() + 1).realize()
+    for _ in range(8):  # quick runs change nothing
+        (weft.tensor(array(16, 8)).exp() + 1).realize()
+    assert built == [0, 1]
+    monkeypatch.setattr(plan, "perf_counter", lambda: next(clock) * families.KERNEL_SECONDS)
+    for _ in range(4):
+        (weft.tensor(array(16, 8)).exp() + 1).realize()
+    assert built == [0, 1, 0]
+
+
+def test_a_compiled_function_leaves_a_slow_plan_for_all_sizes_early(
+    built: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count()
+    f = weft.compile(lambda x: (x @ x.T).tanh().sum())
+    for n in (9, 21):
+        f(weft.tensor(array(n, 8))).item()
+    x = weft.tensor(array(13, 8))
+    results = [f(x).item() for _ in range(8)]
+    assert "all sizes" in str(weft.explain(f, x))
+    monkeypatch.setattr(plan, "perf_counter", lambda: next(clock) * families.KERNEL_SECONDS)
+    results += [f(x).item() for _ in range(4)]
+    np.testing.assert_allclose(results, results[0], rtol=1e-5)
+    assert "all sizes" not in str(weft.explain(f, x))
 
 
 def test_what_runs_long_has_a_plan_for_each_size(built: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

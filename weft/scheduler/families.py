@@ -5,11 +5,13 @@ or a number that is read from memory, and a plan is built for all; later ones on
 Which graph has what sizes is looked at each time, so a family may guess how sizes hang together (see `varying`).
 
 A graph that comes back often enough has a plan of its own again, where that pays: kernels for known sizes are faster.
+How much is guessed from the work, and measured: a plan that takes too long for some sizes is left early.
 """
 
 from __future__ import annotations
 
 import logging
+from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, TypeAlias
@@ -54,6 +56,13 @@ CALL_SECONDS = 2e-6
 FLOPS, BYTES, LAUNCH_SECONDS = 5e10, 1e10, 1e-6
 """Rough rates of a core: floating-point operations and bytes in a second; and what starting a kernel takes. By these it
 is judged when a plan of its own pays: in powers of two, so it need not be exact."""
+
+SLOW = 2
+"""The multiple of the time by these rates from which it is the plan for all sizes that takes long: kernels for a few
+columns of a product, say, that compute as many as fit into registers."""
+
+RUN_SECONDS = 5e-5
+"""The time of a run beside its kernels, at most."""
 
 ROOMS = (4, 1)
 """Factors by which sizes may outgrow those seen before another plan is built; tried in this order."""
@@ -103,10 +112,15 @@ class _Family:
 
     samples: list[Outline] = field(default_factory=list[Outline])
     plans: list[_General] = field(default_factory=list[_General])
+    """Plans for all sizes; those with room for fewer come first."""
     stored: list[Recipe] = field(default_factory=list[Recipe])
     """Recipes of other processes: their plans are looked for when a graph fits."""
     runs_long: bool = False
     """A run takes so long that each size is worth a plan of its own."""
+
+    def add(self, plan: _General) -> None:
+        """Take in one more plan."""
+        insort(self.plans, plan, key=_room)
 
 
 _Where: TypeAlias = tuple[Device, Replaces, int]
@@ -162,10 +176,11 @@ def plan_for(
     if isinstance(general, str):
         log.debug("no plan for all sizes yet: %s", general)
         return None
-    family.plans.insert(0, general)
+    family.add(general)
     name = recipes.key_of(own, replaces, device)
     if name is not None:
-        recipes.store(name, [*(g.recipe for g in family.plans), *family.stored])
+        others = [g.recipe for g in family.plans if g is not general]
+        recipes.store(name, [general.recipe, *others, *family.stored])
     found = _bound(general, own, device, replaces)
     assert found is not None  # it was learned from this graph, too
     return found
@@ -199,24 +214,26 @@ def _found(
     make: Maker | None,
 ) -> Plan | None:
     """The plan for a graph, if it fits one for all sizes. Without `make`, nothing is built."""
-    for general in family.plans:
-        found = _bound(general, own, device, replaces)
-        if found is not None:
-            return found
-    for recipe in tuple(family.stored):
-        if recipe.bind(own) is None:
+    for given in sorted([*family.plans, *family.stored], key=_room) if family.stored else family.plans:
+        if isinstance(given, _General):
+            found = _bound(given, own, device, replaces)
+            if found is not None:
+                return found
             continue
-        general = _loaded(recipe, rows, device)
+        if given.bind(own) is None:
+            continue
+        general = _loaded(given, rows, device)
         if general is None and make is not None:
-            general = _made(recipe.pattern, recipe.lifted, recipe.fixed, rows, device, replaces, make)
+            general = _made(given.pattern, given.lifted, given.fixed, rows, device, replaces, make)
         if general is not None:
-            family.plans.append(general)
-        elif make is None:
-            continue
-        family.stored.remove(recipe)
-        if general is not None:
+            family.add(general)
+            family.stored.remove(given)
             return _bound(general, own, device, replaces)
     return None
+
+
+def _room(given: _General | Recipe) -> int:
+    return (given.recipe if isinstance(given, _General) else given).room
 
 
 def turns(plan: Plan) -> int:
@@ -229,6 +246,18 @@ def turns(plan: Plan) -> int:
     return (
         1 << max(int(KERNEL_SECONDS * len(plan.codes) / (OWN_RATE * seconds + CALL_SECONDS)), 2).bit_length()
     )
+
+
+def is_slow(plan: Plan) -> bool:
+    """True where a plan of its own would have been built in the time that a graph's runs on a shared one took beyond
+    what is expected of them."""
+    shared, worth = plan.shared, KERNEL_SECONDS * len(plan.codes)
+    if shared is None or shared.runs.seconds < worth or not shared.sizes:
+        return False
+    runs = shared.runs
+    if runs.expected is None:
+        runs.expected = SLOW * _seconds(plan, shared.share) + RUN_SECONDS
+    return runs.seconds - runs.count * runs.expected >= worth
 
 
 def _seconds(plan: Plan, share: float = 1.0) -> float:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
+from time import perf_counter
 from typing import TypeAlias
 
 from weft.backends.protocol import Code, Commands, Device, Executable, Memory, Repeater
@@ -51,12 +52,22 @@ Feed: TypeAlias = "tuple[int | Memory, ...]"
 """The memory of each leaf of a plan for all sizes: a leaf of the graph by its number, or a number's own."""
 
 
+@dataclass(slots=True)
+class Runs:
+    """Runs so far, and the seconds that they took together; `expected`: those that one should take, once known."""
+
+    count: int = 0
+    seconds: float = 0.0
+    expected: float | None = None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Shared:
-    """The graph of all sizes that a plan was built for, and the values of its runtime variables."""
+    """The graph of all sizes that a plan was built for, values of its runtime variables, and the runs with these."""
 
     graph: Callable[[], tuple[Node, ...]]
     sizes: tuple[tuple[Var, int], ...] = ()
+    runs: Runs = field(default_factory=Runs)
 
     @property
     def outputs(self) -> tuple[Node, ...]:
@@ -177,7 +188,8 @@ class Plan:
         """Run on the memory of the inputs; the results, in memory of their own. MemoryPlanError when there is none."""
         try:
             results, memories = self._with_results(inputs, values)
-            self.executable.run(memories, (*values, *self.constants) if self.constants else values)
+            run = self.executable.run if self.shared is None else self._run_noted
+            run(memories, (*values, *self.constants) if self.constants else values)
         except MemoryError as error:
             raise MemoryPlanError(self._refusal(error)) from error
         return results
@@ -200,9 +212,18 @@ class Plan:
     def start(self, memories: Sequence[Memory], values: Sequence[int] = ()) -> None:
         """Run on external memories. MemoryPlanError, before anything is changed, when there is no workspace."""
         try:
-            self.executable.run(memories, (*values, *self.constants) if self.constants else values)
+            run = self.executable.run if self.shared is None else self._run_noted
+            run(memories, (*values, *self.constants) if self.constants else values)
         except MemoryError as error:
             raise MemoryPlanError(self._refusal(error)) from error
+
+    def _run_noted(self, memories: Sequence[Memory], values: Sequence[int]) -> None:
+        """Run, and note how long it took: where that is too long, the graph gets a plan of its own."""
+        assert self.shared is not None
+        begin = perf_counter()
+        self.executable.run(memories, values)
+        runs = self.shared.runs
+        runs.count, runs.seconds = runs.count + 1, runs.seconds + perf_counter() - begin
 
     def start_again(self, changed: Sequence[tuple[int, Memory]], values: Sequence[int] = ()) -> None:
         """As `start`, on the memories of the last run but for those `changed`, by their numbers."""

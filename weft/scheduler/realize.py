@@ -343,7 +343,7 @@ def plan_for(
         kept.used = next(_clock)
         if not kept.turns:
             return kept.plan
-        if kept.turns > 1 and not settings.deterministic():
+        if kept.turns > 1 and not settings.deterministic() and not families.is_slow(kept.plan):
             kept.turns -= 1
             if kept.final is None or (at_once and not kept.final.due()):
                 return kept.plan

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from weft import disk_cache, settings
@@ -28,7 +29,7 @@ from weft.scheduler.size_json import decoded, encoded
 from weft.scheduler.varying import Pattern
 
 RECIPES_KEPT = 4
-"""Recipes of a family that are kept on disk; the latest ones."""
+"""Recipes of a family that are kept on disk: the latest one, and those with room for the fewest sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,11 @@ class Recipe:
     """The numbers of the pattern's variables that are the plan's, in its order."""
     plan: str | None
     """The name of the plan on disk, if it may be there."""
+
+    @property
+    def room(self) -> int:
+        """The number of sizes that the plan serves: the fewer, the better its kernels are for them."""
+        return prod(v.hi for v in self.pattern.variables)
 
     def bind(self, own: Outline) -> tuple[int, ...] | None:
         """The values of the pattern's variables for a graph; None where it does not fit."""

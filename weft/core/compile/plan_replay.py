@@ -138,7 +138,8 @@ class PlanReplay(Replay):
         """One more run on a plan for all sizes: after so many, one of its own pays. Other threads may be running this
         one, so another replay takes its place."""
         self._turns -= 1
-        if self._turns <= 0 or settings.deterministic():
+        slow = self._plan is not None and plans.is_slow(self._plan)
+        if slow or self._turns <= 0 or settings.deterministic():
             self._take_heir()
 
     def _take_heir(self, keeps: bool = True) -> None:

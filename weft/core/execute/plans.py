@@ -140,3 +140,10 @@ def turns(plan: Plan) -> int:
     from weft.scheduler.families import turns
 
     return turns(plan)
+
+
+def is_slow(plan: Plan) -> bool:
+    """True where a plan that is shared takes so long that one of its own pays now."""
+    from weft.scheduler.families import is_slow
+
+    return is_slow(plan)
