@@ -55,11 +55,8 @@ CALL_SECONDS = 2e-6
 
 FLOPS, BYTES, LAUNCH_SECONDS = 5e10, 1e10, 1e-6
 """Rough rates of a core: floating-point operations and bytes in a second; and what starting a kernel takes. By these it
-is judged when a plan of its own pays: in powers of two, so it need not be exact."""
-
-SLOW = 2
-"""The multiple of the time by these rates from which it is the plan for all sizes that takes long: kernels for a few
-columns of a product, say, that compute as many as fit into registers."""
+is judged when a plan of its own pays: in powers of two, so it need not be exact. A kernel for known sizes is faster in
+most cases, by half and more: runs that take longer than so are worth one of their own."""
 
 RUN_SECONDS = 5e-5
 """The time of a run beside its kernels, at most."""
@@ -256,7 +253,7 @@ def is_slow(plan: Plan) -> bool:
         return False
     runs = shared.runs
     if runs.expected is None:
-        runs.expected = SLOW * _seconds(plan, shared.share) + RUN_SECONDS
+        runs.expected = _seconds(plan, shared.share) + RUN_SECONDS
     return runs.seconds - runs.count * runs.expected >= worth
 
 
