@@ -74,3 +74,17 @@ def test_extreme_norms_of_no_vectors(order: float) -> None:
     for empty, dim in ((weft.ones(3, 0), 1), (weft.ones(0), None)):
         with pytest.raises(weft.ShapeError, match=r"vector_norm: .*no elements along dimension"):
             weft.linalg.vector_norm(empty, order, dim=dim)
+
+
+def test_the_norm_of_order_zero_counts_what_is_not_zero() -> None:
+    x = weft.tensor([[1.0, 1.0, 0.0], [0.0, 2.0, -1.0], [0.0, 0.0, 0.0]])
+    assert weft.linalg.vector_norm(x, 0, dim=1).tolist() == [2.0, 2.0, 0.0]
+
+
+def test_nuclear_norms_are_of_the_last_two_dimensions_by_default() -> None:
+    a = np.random.default_rng(0).normal(size=(3, 4))
+    want = np.linalg.norm(a, "nuc")
+    for dim in (None, (0, 1), (-2, -1)):
+        np.testing.assert_allclose(weft.norm(weft.tensor(a), "nuc", dim=dim).item(), want)
+    with pytest.raises(weft.ArgumentError, match="'nuc' needs two dimensions"):
+        weft.norm(weft.tensor(a), "nuc", dim=1)

@@ -38,3 +38,19 @@ def test_small_singular_values(kind: str) -> None:
     found = weft.linalg.pinv(weft.tensor(A), **options).numpy()
     np.testing.assert_allclose(found, with_rank(rank), rtol=1e-9, atol=1e-9)
     assert weft.linalg.matrix_rank(weft.tensor(A), **options).item() == rank
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 2)])
+def test_least_squares_of_vectors_and_columns(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(2)
+    a, b = rng.normal(size=(5, 3)), rng.normal(size=shape)
+    got = weft.linalg.lstsq(weft.tensor(a), weft.tensor(b))
+    want = np.linalg.lstsq(a, b, rcond=None)[0]
+    assert got.solution.shape == want.shape
+    np.testing.assert_allclose(got.solution.numpy(), want)
+
+
+@pytest.mark.parametrize("rows", [4, 6])
+def test_least_squares_need_as_many_rows(rows: int) -> None:
+    with pytest.raises(weft.ShapeError, match=r"lstsq: .*do not fit"):
+        weft.linalg.lstsq(weft.ones(5, 3), weft.ones(rows, 2))

@@ -504,3 +504,11 @@ def test_computing_a_constant_leaves_it_one_for_others() -> None:
     x.backward()
     assert x.grad is not None and x.grad.item() == 1.0
     assert broadcast.scalar(1, weft.float32, ()).node.op is Op.CONST
+
+
+@pytest.mark.parametrize(
+    ("dtype", "signed"),
+    [(weft.float32, True), (weft.bfloat16, True), (weft.int8, True), (weft.uint8, False), (weft.bool, False)],
+)
+def test_which_dtypes_have_a_sign(dtype: weft.dtype, signed: bool) -> None:
+    assert weft.zeros(2, dtype=dtype).is_signed() is signed
