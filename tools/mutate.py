@@ -253,7 +253,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not tests:
         parser.error(f"{asked.file} names no tests")
     found = mutants(source)
-    path = RECORDS / f"{module}.txt"
+    path = RECORDS / f"{'.'.join(asked.file.with_suffix('').parts)}.txt"
     record = Record.read(path, str(asked.file), digest_of(source), len(found))
     chosen = (
         found if asked.sample is None else Random(asked.seed).sample(found, min(asked.sample, len(found)))

@@ -529,3 +529,15 @@ def test_case(name: str, engine: str, request: pytest.FixtureRequest) -> None:
         else:
             found = np.zeros(e.shape, np.float32) if g is None else g.numpy()
             np.testing.assert_allclose(found, e, rtol=2e-4, atol=2e-5)
+
+
+def test_degrees_and_radians() -> None:
+    x = np.array([-400.0, -1.0, 0.0, 0.5, 90.0], np.float32)
+    np.testing.assert_allclose(weft.rad2deg(weft.tensor(x)).numpy(), np.degrees(x), rtol=1e-6)
+    np.testing.assert_allclose(weft.deg2rad(weft.tensor(x)).numpy(), np.radians(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("index", [3, -4])
+def test_indices_just_outside_are_refused(index: int) -> None:
+    with pytest.raises(IndexError, match=rf"gather: index {index} is out of range for dimension 0 of size 3"):
+        weft.gather(weft.ones(3), 0, weft.tensor([index]))
