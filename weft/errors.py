@@ -90,6 +90,10 @@ class ArgumentError(WeftError, ValueError):
     """An argument has a value that the operation does not take."""
 
 
+class NoValueError(ArgumentError):
+    """A tensor stands for others, as in a function that is traced or batched, and has no value of its own."""
+
+
 class DTypeError(WeftError, TypeError):
     """An element type, or the type of an argument, does not fit the operation."""
 

@@ -347,3 +347,49 @@ def test_hooks_of_each_kind_make_a_tensor_another_argument() -> None:
     x.register_hook(lambda g: seen.append("before"))
     step(x)
     assert seen == ["after", "before", "after"]
+
+
+def positive(a: weft.Tensor) -> weft.Tensor:
+    return a @ a.mT + 3 * weft.eye(a.shape[-1], dtype=a.dtype)
+
+
+ON_HOST: dict[str, tuple[tuple[int, ...], Callable[[weft.Tensor], weft.Tensor]]] = {
+    "qr, tall": ((3, 2), lambda a: weft.linalg.qr(a)[1]),
+    "qr, wide": ((2, 3), lambda a: weft.linalg.qr(a)[0]),
+    "cholesky": ((3, 3), lambda a: weft.linalg.cholesky(positive(a))),
+    "solve": ((3, 3), lambda a: weft.linalg.solve(positive(a), a)),
+    "solve_triangular": ((3, 3), lambda a: weft.linalg.solve_triangular(positive(a).tril(), a, upper=False)),
+    "lu": ((3, 3), lambda a: weft.linalg.lu(positive(a))[2]),
+}
+"""Functions whose gradients are computed on the host: they read the values of what they differentiate."""
+
+
+@pytest.mark.parametrize("name", ON_HOST)
+def test_jacobians_of_what_is_computed_on_the_host(name: str) -> None:
+    shape, f = ON_HOST[name]
+    x = weft.tensor(np.random.default_rng(0).normal(size=shape), requires_grad=True)
+    assert weft.autograd.gradcheck(f, (x,))
+    np.testing.assert_allclose(weft.func.jacfwd(f)(x).numpy(), weft.func.jacrev(f)(x).numpy(), atol=1e-9)
+
+
+def test_hessian_of_a_gaussian_likelihood() -> None:
+    """Of 1/2 y' K(s)^-1 y + 1/2 log det K(s), by its Cholesky factor, beside differences of gradients."""
+    rng = np.random.default_rng(0)
+    b, y = weft.tensor(rng.normal(size=(4, 4))), weft.tensor(rng.normal(size=(4, 1)))
+
+    def loss(s: weft.Tensor) -> weft.Tensor:
+        L = weft.linalg.cholesky(positive(b) * s[0] + weft.eye(4, dtype=s.dtype) * s[1])
+        z = weft.linalg.solve_triangular(L, y, upper=False)
+        return (z * z).sum() / 2 + L.diagonal().log().sum()
+
+    s = np.array([0.7, 1.3])
+    slope = lambda at: weft.func.grad(loss)(weft.tensor(at)).numpy()  # noqa: E731
+    h = 1e-5
+    want = np.stack([(slope(s + h * e) - slope(s - h * e)) / (2 * h) for e in np.eye(2)])
+    np.testing.assert_allclose(weft.func.hessian(loss)(weft.tensor(s)).numpy(), want, rtol=1e-6)
+
+
+def test_jacobians_without_elements_of_what_is_computed_on_the_host() -> None:
+    x = weft.zeros(0, 0, dtype=weft.float64)
+    assert weft.func.jacrev(weft.linalg.cholesky)(x).shape == (0, 0, 0, 0)
+    assert weft.func.jacfwd(weft.linalg.cholesky)(x).shape == (0, 0, 0, 0)

@@ -11,7 +11,7 @@ from weft import settings
 from weft.backends import registry
 from weft.backends.protocol import Borrower, Device, Memory
 from weft.backends.storage import Storage, lent_to, moved_to
-from weft.errors import ArgumentError, MemoryPlanError
+from weft.errors import ArgumentError, MemoryPlanError, NoValueError
 from weft.ir import numerics
 from weft.ir.calls import expand_calls
 from weft.ir.forks import forkable
@@ -278,7 +278,7 @@ def planned(sig: Signature, device: Device, bindings: Mapping[str, int] | None =
     except AttributeError:
         if None not in sig.storages:
             raise
-        raise ArgumentError(NO_VALUE) from None
+        raise NoValueError(NO_VALUE) from None
     plan = plan_for(sig, device, at_once=True)
     values = [value(v.name, v.lo, v.hi, bindings) for v in sig.variables] if sig.variables else ()
     try:

@@ -14,7 +14,8 @@ from weft.core.args.axes import known_sizes
 from weft.core.args.handle import Handle, describe, wrap
 from weft.core.grad.differentiate import depends_on_others, map_tensors, tracked
 from weft.core.layout.creation import eye
-from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
+from weft.core.layout.movement import stack
+from weft.errors import ArgumentError, DTypeError, GradError, NoValueError, ShapeError
 from weft.ir.graph import elements
 
 if TYPE_CHECKING:
@@ -156,6 +157,21 @@ def _basis(v: Value) -> Value:
     return bc.reshape(eye(n, dtype=v.dtype).value, (n, *known_sizes("jacobian", v.shape)))
 
 
+def _over(direction: Callable[[Value], list[Value]], v: Value) -> list[Tensor]:
+    """The results of `direction` for each unit vector of a tensor's shape, along a new first axis: in one batch, or one
+    by one where values are read, as functions do that are computed on the host."""
+    basis = _basis(v)
+    unit = placeholder(v.shape, v.dtype, v.node.device, False)
+    try:
+        found = batched(direction(unit), {unit: basis}, basis.shape[0])
+    except NoValueError:
+        if basis.shape[0]:
+            each = [direction(e.value) for e in wrap(basis)]
+            return [stack([wrap(x) for x in column]) for column in zip(*each, strict=True)]
+        found = [(x, False) for x in direction(bc.scalar(0, v.dtype, v.shape))]
+    return [wrap(x if has else spread(x, basis.shape[0])) for x, has in found]
+
+
 def jacrev(
     func: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False,
     chunk_size: int | None = None,
@@ -177,17 +193,15 @@ def jacrev(
 def _rows(trace: _Traced, k: int) -> list[Tensor]:
     """The Jacobian of output k by each input."""
     out = trace.outputs[k].value
-    unit = placeholder(out.shape, out.dtype, out.node.device, False)
-    seeds = [
-        unit if i == k else bc.scalar(0, t.value.dtype, t.value.shape) for i, t in enumerate(trace.outputs)
+
+    def pulled(unit: Value) -> list[Value]:
+        zeros = (bc.scalar(0, t.value.dtype, t.value.shape) for t in trace.outputs)
+        return trace.pull([unit if i == k else z for i, z in enumerate(zeros)], trace.nested)
+
+    return [
+        wrap(bc.reshape(t.value, (*out.shape, *x.shape)))
+        for t, x in zip(_over(pulled, out), trace.inputs, strict=True)
     ]
-    pulled = trace.pull(seeds, trace.nested)
-    basis = _basis(out)
-    found: list[Tensor] = []
-    for (v, has), x in zip(batched(pulled, {unit: basis}, basis.shape[0]), trace.inputs, strict=True):
-        wide = v if has else spread(v, basis.shape[0])
-        found.append(wrap(bc.reshape(wide, (*out.shape, *x.shape))))
-    return found
 
 
 def jacfwd(
@@ -209,15 +223,15 @@ def jacfwd(
 def _columns(trace: _Traced, i: int) -> list[Tensor]:
     """The Jacobian of each output by input i."""
     x = trace.inputs[i]
-    unit = placeholder(x.shape, x.dtype, x.node.device, False)
-    tangents = [unit if j == i else bc.scalar(0, v.dtype, v.shape) for j, v in enumerate(trace.inputs)]
-    pushed = _push(trace, tangents, trace.nested)
-    basis = _basis(x)
+
+    def pushed(unit: Value) -> list[Value]:
+        zeros = (bc.scalar(0, v.dtype, v.shape) for v in trace.inputs)
+        return _push(trace, [unit if j == i else z for j, z in enumerate(zeros)], trace.nested)
+
     found: list[Tensor] = []
-    for (v, has), t in zip(batched(pushed, {unit: basis}, basis.shape[0]), trace.outputs, strict=True):
-        wide = v if has else spread(v, basis.shape[0])
+    for wide, t in zip(_over(pushed, x), trace.outputs, strict=True):
         rank = len(t.value.shape)
-        flat = wrap(wide).permute(*range(1, rank + 1), 0) if rank else wrap(wide)
+        flat = wide.permute(*range(1, rank + 1), 0) if rank else wide
         found.append(wrap(bc.reshape(flat.value, (*t.value.shape, *x.shape))))
     return found
 

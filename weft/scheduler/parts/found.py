@@ -15,7 +15,7 @@ from weft.backends import registry
 from weft.backends.boxes import copy_box
 from weft.backends.protocol import Device, DeviceInfo
 from weft.backends.storage import Storage, moved_to, room_for
-from weft.errors import ArgumentError
+from weft.errors import NoValueError
 from weft.ir.calls import expand_calls
 from weft.ir.forks import forkable
 from weft.ir.garbage import not_collected
@@ -59,7 +59,7 @@ def values_over(nodes: Sequence[Node], bindings: Mapping[str, int] | None) -> li
 
 def _values(nodes: Sequence[Node], sig: Signature, bindings: Mapping[str, int] | None) -> list[Storage]:
     if None in sig.storages:
-        raise ArgumentError(one.NO_VALUE)
+        raise NoValueError(one.NO_VALUE)
     if sig.homeless:
         return _step_by_step(nodes, sig, bindings)
     plan = parts_plan(sig)
