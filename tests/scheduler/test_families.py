@@ -107,6 +107,15 @@ def test_a_size_beyond_the_bounds_gets_a_plan_with_larger_ones(built: list[int])
     assert built == [0, 1, 1]
 
 
+def test_the_plan_with_room_for_the_fewest_sizes_is_taken(built: list[int]) -> None:
+    """Though the others, which were built when larger sizes came, serve as well."""
+    for n in (5, 6, 1000, 7):
+        (weft.tensor(array(n)) * 3).realize()
+    assert built == [0, 1, 1]
+    for n, most in ((8, 32), (900, 4096)):
+        assert f"size0 = {n} of 2 to {most}" in str(weft.explain(weft.tensor(array(n)) * 3))
+
+
 def test_what_was_run_often_gets_a_plan_of_its_own(built: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(families, "KERNEL_SECONDS", 1.5)
     monkeypatch.setattr(families, "LAUNCH_SECONDS", 1.0)

@@ -159,6 +159,18 @@ def test_a_new_process_learns_on_where_a_size_is_beyond_the_bounds(built: list[i
     assert built == [0, 1, 0, 1]
 
 
+def test_a_new_process_takes_the_plan_with_room_for_the_fewest_sizes(built: list[int]) -> None:
+    for n, c in ((9, 0.3), (21, 0.4), (500, 0.3)):
+        agrees(n, c)
+    assert built == [0, 1, 1]
+    for n, most in ((600, 2048), (13, 128), (600, 2048)):
+        if n == 600:
+            forget()
+        agrees(n, 0.9)
+        assert f"size0 = {n} of 3 to {most}" in str(weft.explain(step(n, 0.7)[0]))
+    assert built == [0, 1, 1]
+
+
 def test_where_the_plan_for_all_sizes_is_gone_it_is_built_for_the_first_graph(
     built: list[int], folder: Path
 ) -> None:

@@ -55,11 +55,11 @@ CALL_SECONDS = 2e-6
 
 FLOPS, BYTES, LAUNCH_SECONDS = 5e10, 1e10, 1e-6
 """Rough rates of a core: floating-point operations and bytes in a second; and what starting a kernel takes. By these it
-is judged when a plan of its own pays: in powers of two, so it need not be exact. A kernel for known sizes is faster in
-most cases, by half and more: runs that take longer than so are worth one of their own."""
+is judged when a plan of its own pays: in powers of two, so it need not be exact. Kernels for known sizes mostly reach
+twice as much, so a run that takes longer loses by sharing a plan."""
 
 RUN_SECONDS = 5e-5
-"""The time of a run beside its kernels, at most."""
+"""The time of a run beside its kernels."""
 
 ROOMS = (4, 1)
 """Factors by which sizes may outgrow those seen before another plan is built; tried in this order."""
@@ -109,7 +109,7 @@ class _Family:
 
     samples: list[Outline] = field(default_factory=list[Outline])
     plans: list[_General] = field(default_factory=list[_General])
-    """Plans for all sizes; those with room for fewer come first."""
+    """Plans for all sizes, in the order of `_room`."""
     stored: list[Recipe] = field(default_factory=list[Recipe])
     """Recipes of other processes: their plans are looked for when a graph fits."""
     runs_long: bool = False
@@ -230,6 +230,7 @@ def _found(
 
 
 def _room(given: _General | Recipe) -> int:
+    """The order in which plans are asked: those with room for fewer sizes first."""
     return (given.recipe if isinstance(given, _General) else given).room
 
 

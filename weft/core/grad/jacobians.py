@@ -178,7 +178,8 @@ def jacrev(
 ) -> Callable[..., Any]:  # fmt: skip
     """A function that gives the Jacobian of func by arguments `argnums`, (*output shape, *input shape).
 
-    One batched vector-Jacobian product over all elements of an output: for more inputs than outputs.
+    One batched vector-Jacobian product over all elements of an output: for more inputs than outputs. Where gradients
+    are computed on the host (weft.linalg.solve, cholesky, qr, lu), one product after another.
     """
 
     def run(*args: Any) -> Any:
