@@ -10,6 +10,7 @@ import pytest
 
 import weft
 import weft.nn.functional as F
+from tests.scheduler.optimize.test_refusals import leaf
 from weft.backends.dummy.interpreter import interpret
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
@@ -335,3 +336,29 @@ def test_rows_that_share_a_set_are_as_many_as_its_lines() -> None:
         device = replace(info(64, 32), l1_bytes=ways << 12, l1_ways=ways)
         assert [clash(3 << 12, rows, device) for rows in (4, 8, 12)] == [rows >= least for rows in (4, 8, 12)]
         assert not clash(None, 20, device) and not clash((3 << 12) + 64, 12, device)
+
+
+VARIED = weft.Variable("m", 1, 40_000), weft.Variable("k", 1, 40_000), weft.Variable("n", 1, 40_000)
+
+
+@pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (8, 30, 70), (67, 9, 16), (130, 5, 3), (3, 200, 129)], ids=str)
+def test_one_kernel_multiplies_matrices_of_all_sizes(sizes: tuple[int, int, int], device: DeviceInfo) -> None:
+    """Where panels may be fewer than cores, chunks of the rows are tasks as well; where the whole of a panel may leave
+    the cache, it is read where it lies."""
+    m, k, n = VARIED
+    (spec,) = kernelize([(leaf(m, k) @ leaf(k, n)).value.node])
+    kernel = schedule(spec.algorithm, device)
+    assert "panel" not in kernel.nests
+    assert [s.kind for s in kernel.nests["out"].loops][:2] == [LoopKind.PARALLEL, LoopKind.SERIAL]
+    program = lower(kernel)
+    verify(program)
+    a, b = (normal(*shape) for shape in (sizes[:2], sizes[1:]))
+    reads = iter((a, b))
+    buffers = {
+        p.name: np.full(sizes[0] * sizes[2], np.nan, np.float32) if p.written else next(reads).reshape(-1).copy()
+        for p in kernel.algorithm.params
+    }
+    interpret(program, buffers, dict(zip("mkn", sizes, strict=True)), races=True)
+    (written,) = (p.name for p in kernel.algorithm.params if p.written)
+    np.testing.assert_allclose(buffers[written].reshape(sizes[0], sizes[2]), a @ b, rtol=1e-4, atol=1e-4)

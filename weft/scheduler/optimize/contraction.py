@@ -30,12 +30,14 @@ from weft.ir.index import (
     coefficient,
     flatten,
     high,
+    low,
 )
 from weft.ir.kernel.algorithm import Axis, ItemValue, Output, reads
 from weft.ir.kernel.decisions import pick, with_decisions_of
 from weft.ir.kernel.lower import storage_size
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import Refusal, attempt, run
+from weft.ir.kernel.transforms.clip import Clip
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.hint import PrefetchNext
 from weft.ir.kernel.transforms.mark import UNROLL_LIMIT, Bind, Unroll, Vectorize
@@ -68,7 +70,7 @@ from weft.scheduler.optimize.extents import blocks_of, typical
 from weft.scheduler.optimize.levels import PRODUCT_CHAIN, pinned_steps
 from weft.scheduler.optimize.prefetch import ask_for_panel
 from weft.scheduler.optimize.rule import Choice, Rule, TileSize
-from weft.scheduler.optimize.steps import extent, merge, split, typical_extent
+from weft.scheduler.optimize.steps import extent, least_extent, merge, split, typical_extent
 from weft.scheduler.tiles import most_rows, tile_cycles
 
 MAX_UNPACKED_USES = 2
@@ -79,6 +81,9 @@ MAX_VECTORS = 6
 
 MAX_UNSIZED_ROWS = 8
 """Rows of a tile where their number is only known at run time: it may be one."""
+
+CHUNK_TILES = 8
+"""Tiles for which a task copies a panel, where how many there are is only known at run time."""
 
 WINDOW_SHARE = 4
 """A copied piece of what a stream reaches may take the second-level cache over this: the panel keeps its place."""
@@ -112,7 +117,8 @@ class Axes:
 
 @dataclass(frozen=True)
 class Tiles(Choice):
-    """Tiles of `rows` by `vectors` results; `in_blocks`: the depth is cut, since a panel of all of it is too large."""
+    """Tiles of `rows` by `vectors` results; `in_blocks`: the depth is cut, since a panel of all of it is too large;
+    `in_place`: the panel is read where it lies, whatever copying it would gain."""
 
     kernel: Kernel
     contraction: Contraction
@@ -121,6 +127,7 @@ class Tiles(Choice):
     stream: Axis
     tile: TileSize
     in_blocks: bool
+    in_place: bool = False
 
     decision = "contraction.tile"
 
@@ -180,21 +187,30 @@ def choose(form: Products, info: DeviceInfo) -> Tiles | InnerProducts | Deep | R
     sizes = tiles[number]
     k, tile = pick(k, "contraction.tile", list(sizes), list(sizes.values()), "cycles")
     choice = _deep_or_tiled(with_decisions_of(chosen.kernel, k), chosen, tile, info, refused)
-    return _too_large(choice, info) or choice
+    return choice if isinstance(choice, Deep) else _without_large_panel(choice, info)
 
 
-def _too_large(choice: Tiles | Deep, info: DeviceInfo) -> Refusal | None:
-    """The refusal of a panel whose depth is only known at run time, and may be more than the cache holds."""
+def _without_large_panel(choice: Tiles, info: DeviceInfo) -> Tiles | Refusal:
+    """The tiles, with the panel where it lies if its depth is only known at run time and may be more than the cache
+    holds; the refusal where it does not lie along the lanes."""
     c = choice.contraction
-    if isinstance(choice, Deep) or choice.in_blocks or _sized(c) or c.value.reduce is None:
-        return None
+    if choice.in_blocks or _sized(c) or c.value.reduce is None:
+        return choice
     length = prod(high(a.extent) for a in c.value.reduce.axes)
     size = length * choice.vectors * info.lanes(c.value.dtype) * c.value.dtype.itemsize
     if size <= info.l2_bytes:
-        return None
+        return choice
+    if _lies_along(choice):
+        return replace(choice, in_place=True)
     return Refusal(
         f"the sum's size is only known at run time, up to {length:,}: a panel of {size:,} bytes leaves the cache"
     )
+
+
+def _lies_along(choice: Tiles) -> bool:
+    """The panel can be read where it lies: a load along the lanes."""
+    c, side = choice.contraction, choice.side
+    return isinstance(c.factors[side], Load) and contiguous(choice.kernel, c, side, choice.panel)
 
 
 def _dearer(ways: Dots, costs: Mapping[str, float]) -> Refusal:
@@ -550,7 +566,9 @@ class _Tiled:
         inside = [n for n in others if n in stream_only]
         shared = prod(typical_extent(self.k, n) for n in around) * panels
         big = parallel.pays(self.k, info, 2.0 * prod(high(a.extent) for a in c.value.all_axes))
-        chunks, per_chunk = 1, tiles_s
+        chunks, per_chunk, cut_short = 1, tiles_s, big and self.few_panels(around)
+        if cut_short:
+            chunks, per_chunk = ceildiv(tiles_s, CHUNK_TILES), CHUNK_TILES
         if big and shared < info.cores and self.sized:  # each chunk packs the panel again
             counts = dict.fromkeys(min(tiles_s, n) for n in (info.cores, 1, 2 * info.cores, 4 * info.cores))
             self.k, count = pick(self.k, "contraction.tasks", list(counts))
@@ -563,15 +581,16 @@ class _Tiled:
             inside, part = [i if n == axis else n for n in inside], [o]
             stream_only[i] = stream_only[axis]
         inside = self.blocked(inside, stream_only, choice.rows * per_chunk)
-        self.k = run(
-            self.k, Pad(p, self.width), Pad(s, choice.rows * (per_chunk * chunks if self.sized else 1))
-        )
+        together = per_chunk * chunks if self.sized else per_chunk if cut_short else 1
+        self.k = run(self.k, Pad(p, self.width), Pad(s, choice.rows * together))
         self.k, po, pi = split(self.k, p, self.width, "po", "pi")
         tasks = [*around, po, *part]
-        if self.sized:
+        if self.sized or cut_short:
             self.k, sc, s = split(self.k, s, choice.rows * per_chunk, "sc", "sr")
             tasks.append(sc)
         self.k, so, si = split(self.k, s, choice.rows, "so", "si")
+        if cut_short:
+            self.k = run(self.k, Clip(so))
         block = so
         if self.sized and not self.choice.in_blocks and crowded(self.k, c, 1 - choice.side, info):
             room = info.l2_bytes // WINDOW_SHARE // (self.depth * choice.rows * c.value.dtype.itemsize)
@@ -579,13 +598,18 @@ class _Tiled:
             self.k, block, so = split(self.k, so, together, "sb", "so")
             inside.append(block)
         self.k = run(self.k, Permute(out, (*tasks, *inside, so, si, pi)))
-        at = self.parallel(tasks, big)
+        at = self.parallel(tasks, big, cut_short)
         turned = self.turn(so, si, pi)
         if not turned:
             self.k = run(self.k, Unroll(si), Vectorize(pi))
         uses = prod(typical_extent(self.k, n) for n in (*inside, so)) * chunks
         self.tiles(at, block, so, uses, inside)
         return attempt(self.k, PrefetchNext(out, so)) if self.reads_along() else self.k
+
+    def few_panels(self, around: list[str]) -> bool:
+        """The panels may be fewer than the cores, by sizes that are only known at run time."""
+        panels = ceildiv(low(self.choice.panel.extent), self.width)
+        return not self.sized and prod(least_extent(self.k, n) for n in around) * panels < self.info.cores
 
     def blocked(self, inside: list[str], axes: dict[str, Axis], rows: int) -> list[str]:
         """The stream's loops cut into blocks, of sizes for which the fewest elements are copied while a window stays
@@ -692,13 +716,14 @@ class _Tiled:
         steps = [lane_step(self.k, x, axis) for x in _loads(out.stores[0].expr) if x.source != c.value.name]
         return out.stores[0].expr if all(x in (0, 1) for x in steps) else None
 
-    def parallel(self, loops: list[str], big: bool) -> str:
-        """The loops around a panel as one parallel loop, as far as their sizes are known; the innermost one's name."""
+    def parallel(self, loops: list[str], big: bool, dividing: bool) -> str:
+        """The loops around a panel as one parallel loop, as far as their sizes are known or the tasks may divide by
+        them; the innermost one's name."""
         task = loops[0]
         for n, inner in enumerate(loops[1:], 1):
-            if Merge(task, inner).check(self.k) is not None:
+            if Merge(task, inner, dividing=dividing).check(self.k) is not None:
                 break
-            self.k, task = merge(self.k, task, inner)
+            self.k, task = merge(self.k, task, inner, dividing)
             loops = [task] * (n + 1) + loops[n + 1 :]
         if big:
             self.k = attempt(self.k, Bind(task, self.info.task_kind))
@@ -771,6 +796,8 @@ class _Tiled:
             return False
         if not isinstance(panel, Load) or not contiguous(self.k, self.c, self.choice.side, self.choice.panel):
             return True
+        if self.choice.in_place:
+            return False
         pays = uses > MAX_UNPACKED_USES and self.panel_bytes > self.info.l1_bytes // 8
         ways = ("packed", "read where it lies")
         self.k, way = pick(self.k, "contraction.panel", ways if pays else ways[::-1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.ir.index import Int, high
+from weft.ir.index import Int, high, low
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.merge import Merge
@@ -13,6 +13,11 @@ from weft.scheduler.optimize.extents import typical
 def extent(k: Kernel, loop: str) -> int:
     """The extent of a loop (the largest, of one of runtime size)."""
     return high(_extent(k, loop))
+
+
+def least_extent(k: Kernel, loop: str) -> int:
+    """The extent of a loop (the smallest, of one of runtime size)."""
+    return low(_extent(k, loop))
 
 
 def typical_extent(k: Kernel, loop: str) -> int:
@@ -43,10 +48,10 @@ def split(k: Kernel, loop: str, factor: int, outer: str, inner: str) -> tuple[Ke
     return k, a.var.name, b.var.name
 
 
-def merge(k: Kernel, outer: str, inner: str) -> tuple[Kernel, str]:
-    """Two adjacent loops merged; the name of the one."""
+def merge(k: Kernel, outer: str, inner: str, dividing: bool = False) -> tuple[Kernel, str]:
+    """Two adjacent loops merged, by a division at run time if `dividing`; the name of the one."""
     owner = k.owner(outer)
     assert owner is not None, f"no loop {outer}"
     at = k.nests[owner].depth(outer)
-    k = run(k, Merge(outer, inner))
+    k = run(k, Merge(outer, inner, dividing=dividing))
     return k, k.nests[owner].loops[at].var.name

@@ -53,7 +53,7 @@ class Transform:
     def __str__(self) -> str:
         values = [getattr(self, f.name) for f in fields(self)]  # pyright: ignore[reportArgumentType]
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
-        return f"{name}({', '.join(_plain(v) for v in values if v not in ('', ()))})"
+        return f"{name}({', '.join(_plain(v) for v in values if v is not False and v not in ('', ()))})"
 
 
 def _plain(argument: object) -> str:
