@@ -356,7 +356,9 @@ def test_one_kernel_multiplies_matrices_of_all_sizes(sizes: tuple[int, int, int]
     a, b = (normal(*shape) for shape in (sizes[:2], sizes[1:]))
     reads = iter((a, b))
     buffers = {
-        p.name: np.full(sizes[0] * sizes[2], np.nan, np.float32) if p.written else next(reads).reshape(-1).copy()
+        p.name: np.full(sizes[0] * sizes[2], np.nan, np.float32)
+        if p.written
+        else next(reads).reshape(-1).copy()
         for p in kernel.algorithm.params
     }
     interpret(program, buffers, dict(zip("mkn", sizes, strict=True)), races=True)
