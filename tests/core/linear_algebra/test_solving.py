@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -46,3 +48,15 @@ def test_triangles_are_solved_from_both_sides() -> None:
     y = weft.linalg.solve_triangular(weft.tensor(a), weft.tensor(b), upper=True, left=False)
     np.testing.assert_allclose(a @ x.numpy(), b)
     np.testing.assert_allclose(y.numpy() @ a, b)
+
+
+@pytest.mark.parametrize(
+    "op", [weft.linalg.qr, weft.linalg.cholesky, weft.linalg.inv, weft.linalg.det], ids=lambda f: f.__name__
+)
+def test_vmap_of_what_the_host_computes_says_that_it_takes_batches(
+    op: Callable[[weft.Tensor], object],
+) -> None:
+    with pytest.raises(
+        weft.ArgumentError, match=r"linalg\.\w+: is computed on the host.*takes batches of matrices"
+    ):
+        weft.vmap(op)(weft.eye(3).expand(4, 3, 3))

@@ -15,7 +15,7 @@ from weft.core.execute import host_operations, run, tracing
 from weft.core.functions.reductions import sum
 from weft.core.layout.creation import tensor
 from weft.core.layout.movement import pad_value, reshape
-from weft.errors import DTypeError, ShapeError, WeftError
+from weft.errors import DTypeError, NoValueError, ShapeError, WeftError
 from weft.ir.dtypes import int32
 
 if TYPE_CHECKING:
@@ -54,11 +54,18 @@ def floats(op: str, x: Tensor) -> Value:
 
 
 def host_array(op: str, v: Value) -> Array:
-    """The computed values on the host. Inside weft.compile a traced value is refused."""
+    """The computed values on the host. Inside weft.compile a traced value is refused; NoValueError for one that stands
+    for one example of a batch, as in vmap."""
     if tracing.current() is not None and tracing.is_traced(v.node):
         tracing.host_only(op)
     host_operations.note(op)
-    return run.to_numpy(v.node)
+    try:
+        return run.to_numpy(v.node)
+    except NoValueError:
+        raise NoValueError(
+            f"{op}: is computed on the host, from values, and shape {tuple(v.shape)} stands for one example in a "
+            f"function that vmap or scan runs; {op} takes batches of matrices: give it all examples at once, outside"
+        ) from None
 
 
 def lapack(op: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
