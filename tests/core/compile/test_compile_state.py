@@ -121,3 +121,22 @@ def test_indices_that_a_compiled_step_has_overwritten_are_checked_again() -> Non
         advance(index)
         with pytest.raises(IndexError, match="index 6 is out of range for dimension 0 of size 4"):
             x.gather(0, index)
+
+
+def test_what_a_function_made_may_be_gone_when_its_plan_is_made() -> None:
+    """A tensor that lived on at the end of the trace, and that another thread, or the collector, let go since."""
+    from weft.backends import registry
+    from weft.core.compile.recorded_plans import staying
+    from weft.core.compile.recording import Recording, record
+
+    held: list[weft.Tensor] = []
+
+    def step(x: weft.Tensor) -> weft.Tensor:
+        held.append(x * 2)
+        return x + scale
+
+    scale, x = weft.tensor([3.0]), weft.tensor([1.0])
+    made = record(step, (x,), {}, (x,), whole=False)
+    assert isinstance(made, Recording) and made.escapes
+    held.clear()
+    assert len(staying(made, registry.open_device("cpu:0"))) == 1

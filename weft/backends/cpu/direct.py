@@ -1,8 +1,8 @@
 """Native code that Python calls as it calls its own built-in functions: without ctypes' conversion of arguments.
 
-`weft_direct` (see native.py) has the signature of a METH_FASTCALL function, so CPython can make a built-in function of
-its address. It uses functions of the stable ABI, and slots where `backends/direct.py` found them; other Pythons do
-without. One call of a plan takes 0.2 us this way, and 0.7 through ctypes.
+`weft_direct` (see native_direct.py) has the signature of a METH_FASTCALL function, so CPython can make a built-in
+function of its address. It uses functions of the stable ABI, and slots where `backends/direct.py` found them; other
+Pythons do without. One call of a plan takes 0.2 us this way, and 0.7 through ctypes.
 """
 # Tests: tests/core/execute/test_threads.py
 

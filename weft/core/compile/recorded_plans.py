@@ -83,7 +83,7 @@ def split_recorded(r: Recording, device: Device, nodes: Sequence[Node]) -> Split
 
 def staying(r: Recording, device: Device) -> set[Node]:
     """The placeholders of what the function reads without being given it, and does not write."""
-    written = {b.target for b in r.rebinds}
+    written = {b.target for b in r.rebinds if isinstance(b.target, int)}
     of = range(r.arguments, r.arguments + len(r.captured))
     return {
         v.node
