@@ -393,3 +393,11 @@ def test_jacobians_without_elements_of_what_is_computed_on_the_host() -> None:
     x = weft.zeros(0, 0, dtype=weft.float64)
     assert weft.func.jacrev(weft.linalg.cholesky)(x).shape == (0, 0, 0, 0)
     assert weft.func.jacfwd(weft.linalg.cholesky)(x).shape == (0, 0, 0, 0)
+
+
+def test_grad_is_by_the_first_argument_and_vjp_takes_a_cotangent_for_each_output() -> None:
+    a, b = weft.tensor([2.0, 3.0]), weft.tensor([5.0, 7.0])
+    assert weft.func.grad(lambda x, y: (x * x * y).sum())(a, b).tolist() == [20.0, 42.0]
+    _, pull = weft.func.vjp(lambda x: (x * 2, x * 3), a)
+    (g,) = pull(weft.tensor([1.0, 0.0]), weft.tensor([0.0, 1.0]))
+    assert g.tolist() == [2.0, 3.0]

@@ -401,3 +401,31 @@ def test_mistakes(name: str) -> None:
     mistake, kind, text = MISTAKES[name]
     with pytest.raises(kind, match=text):
         mistake()
+
+
+@pytest.mark.parametrize("edge_order", [1, 2])
+@pytest.mark.parametrize("spacing", ["step", "points"])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_gradient_is_that_of_numpy(dim: int, spacing: str, edge_order: int) -> None:
+    x = np.random.default_rng(2).standard_normal((4, 5))
+    at = np.cumsum(np.arange(1.0, x.shape[dim] + 1)) if spacing == "points" else 0.5
+    given = (weft.tensor(at),) if isinstance(at, np.ndarray) else at
+    (found,) = weft.gradient(weft.tensor(x), spacing=given, dim=dim, edge_order=edge_order)
+    np.testing.assert_allclose(found.numpy(), np.gradient(x, at, axis=dim, edge_order=edge_order), rtol=1e-10)
+
+
+def test_nonzero_gives_rows_of_indices_or_a_vector_for_each_dimension() -> None:
+    x = np.array([[0, 3, 0], [4, 0, 5]], np.float32)
+    np.testing.assert_array_equal(weft.nonzero(weft.tensor(x)).numpy(), np.argwhere(x))
+    for found, want in zip(weft.nonzero(weft.tensor(x), as_tuple=True), np.nonzero(x), strict=True):
+        np.testing.assert_array_equal(found.numpy(), want)
+    assert [t.tolist() for t in weft.nonzero(weft.tensor(2.0), as_tuple=True)] == [[0]]
+
+
+def test_bytes_select_as_booleans_do_and_numbers_in_order() -> None:
+    x = weft.tensor(np.arange(24.0).reshape(2, 3, 4))
+    mask = weft.tensor([1, 0], dtype=weft.uint8)
+    assert x[mask].shape == (1, 3, 4) and x[mask][0, 0, 0].item() == 0
+    assert x[True].shape == (1, 2, 3, 4) and x[None, :, None].shape == (1, 2, 1, 3, 4)
+    i, j = weft.tensor(1), weft.tensor(2)
+    assert x[i, :, j].tolist() == [14.0, 18.0, 22.0] and x[i, j].tolist() == [20.0, 21.0, 22.0, 23.0]

@@ -420,3 +420,26 @@ def test_narrow_attention_over_many_keys(dtype: weft.DType, masked: bool) -> Non
     bits = 8 if dtype is weft.bfloat16 else 11
     expected = w / np.maximum(w.sum(-1, keepdims=True), 1e-30) @ c
     np.testing.assert_allclose(y.float().numpy(), expected, atol=4 * 2.0**-bits)
+
+
+def test_celu_divides_by_alpha_and_prelu_has_one_weight_for_vectors() -> None:
+    with pytest.raises(ValueError, match="alpha must not be 0"):
+        F.celu(weft.ones(3), 0.0)
+    with pytest.raises(weft.ShapeError, match="one per channel"):
+        F.prelu(weft.ones(3), weft.ones(0))
+
+
+def test_gumbel_softmax_has_temperature_one() -> None:
+    logits, drawn = weft.tensor([[0.1, 2.0, -1.0]]), list[np.ndarray]()
+    for options in ({}, {"tau": 1.0}):
+        weft.manual_seed(3)
+        drawn.append(F.gumbel_softmax(logits, **options).numpy())
+    np.testing.assert_array_equal(*drawn)
+
+
+@pytest.mark.parametrize("drop", [F.dropout, F.alpha_dropout], ids=lambda f: f.__name__)
+def test_what_is_always_dropped_is_zero(drop: Callable[..., weft.Tensor]) -> None:
+    assert drop(weft.tensor([1.0, -2.0, 3.0]), 1.0, True).tolist() == [0, 0, 0]
+    for p in (-0.5, 1.5):
+        with pytest.raises(ValueError, match=r"p.*(0|1)"):
+            drop(weft.ones(3), p, True)

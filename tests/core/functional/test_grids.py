@@ -43,3 +43,13 @@ def test_gradients_end_on_the_border(padding: str, x: float) -> None:
     assert down == pytest.approx(1.5)
     _, (across, _) = sampled(x * 0.99, 0.2, "bilinear", padding, True)
     assert across == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("align", [False, True])
+def test_affine_grid_places_the_centres_or_the_corners(align: bool) -> None:
+    theta = weft.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]])
+    grid = F.affine_grid(theta, (1, 1, 1, 4), align_corners=align).numpy()
+    want = np.linspace(-1, 1, 4) * (1 if align else 3 / 4)
+    np.testing.assert_allclose(grid[0, 0], np.stack([want, np.zeros(4)], -1), atol=1e-6)
+    with pytest.raises(weft.ShapeError, match="positive"):
+        F.affine_grid(theta, (1, 1, 0, 4))
