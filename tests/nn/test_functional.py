@@ -429,9 +429,9 @@ def test_celu_divides_by_alpha_and_prelu_has_one_weight_for_vectors() -> None:
         F.prelu(weft.ones(3), weft.ones(0))
 
 
-def test_gumbel_softmax_has_temperature_one() -> None:
+def test_gumbel_softmax_is_of_rows_at_temperature_one() -> None:
     logits, drawn = weft.tensor([[0.1, 2.0, -1.0]]), list[np.ndarray]()
-    for options in ({}, {"tau": 1.0}):
+    for options in ({}, {"tau": 1.0, "hard": False, "dim": -1}):
         weft.manual_seed(3)
         drawn.append(F.gumbel_softmax(logits, **options).numpy())
     np.testing.assert_array_equal(*drawn)
@@ -443,3 +443,6 @@ def test_what_is_always_dropped_is_zero(drop: Callable[..., weft.Tensor]) -> Non
     for p in (-0.5, 1.5):
         with pytest.raises(ValueError, match=r"p.*(0|1)"):
             drop(weft.ones(3), p, True)
+    with pytest.raises(weft.ShapeError, match="channels"):
+        F.feature_alpha_dropout(weft.ones(3), 0.5, True)
+    assert F.feature_alpha_dropout(weft.ones(2, 3), 1.0, True).tolist() == [[0, 0, 0]] * 2

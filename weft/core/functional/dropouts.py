@@ -1,5 +1,5 @@
 """Dropout: elements or channels set to zero, or to a constant, at random."""
-# Tests: tests/core/tensor/test_tensor.py, tests/core/execute/test_devices.py
+# Tests: tests/nn/test_functional.py, tests/core/tensor/test_tensor.py, tests/core/execute/test_devices.py
 
 from __future__ import annotations
 

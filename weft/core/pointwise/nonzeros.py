@@ -1,5 +1,5 @@
 """Indices of nonzero elements: computed at once, since the size of the result depends on it."""
-# Tests: tests/core/compile/test_compile_breaks.py
+# Tests: tests/core/test_surface.py, tests/core/compile/test_compile_breaks.py
 
 from __future__ import annotations
 
