@@ -30,8 +30,8 @@ class LLVMError(RuntimeError):
     """LLVM refused the text, the module or the object; the message is LLVM's own."""
 
 
-class LinkMemoryError(MemoryError):
-    """There is no memory for the code of an object."""
+class CodeMemoryError(MemoryError):
+    """There is no memory to compile a text, or to hold the code of an object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,13 @@ class Module:
     __slots__ = ("_context", "_ref")
 
     def __init__(self, text: str) -> None:
-        """Parse and verify `text`. Raises LLVMError with LLVM's message, which names the line."""
+        """Parse and verify `text`. Raises LLVMError with LLVM's message, which names the line.
+
+        Raises CodeMemoryError where this process lacks the memory to compile it.
+        """
+        _expect_room(
+            COMPILER_BYTES + COMPILER_BYTES_PER_BYTE * len(text), f"to compile {len(text):,} bytes of text"
+        )
         self._context: Any = _llvm.create_context()
         try:
             self._ref: Any = _llvm.parse_assembly(text, self._context)
@@ -253,12 +259,13 @@ def load_objects(
 
     `exports` are the symbols whose addresses are wanted. `imports` gives addresses for undefined symbols; what
     it lacks is looked for among the libraries of this process (memcpy, memset ...). Raises LLVMError where a
-    symbol is missing or the bytes are no object file for this machine, LinkMemoryError where there is no memory.
+    symbol is missing or the bytes are no object file for this machine, CodeMemoryError where there is no memory.
     """
+    images = tuple(objects)
+    nbytes = sum(map(len, images))
+    _expect_room(LINKER_BYTES + 2 * nbytes, f"for {nbytes:,} bytes of compiled code")
     library: Any = _llvm.JITLibraryBuilder()
-    nbytes = 0
-    for data in objects:
-        nbytes += len(data)
+    for data in images:
         library.add_object_img(data)
     for name, address in (imports or {}).items():
         library.import_symbol(name, address)
@@ -269,28 +276,30 @@ def load_objects(
     try:
         return Loaded(library.link(linker, f"weft.{next(_library_number)}"), linker)
     except RuntimeError as error:
-        if _NOT_LINKED in str(error) and not _is_room_for(nbytes):
-            raise LinkMemoryError(
-                f"there is no memory left in this process for {nbytes:,} bytes of compiled code"
-            ) from None
+        if _NOT_LINKED in str(error):
+            # another thread may have taken the room meanwhile
+            _expect_room(LINKER_BYTES + 2 * nbytes, f"for {nbytes:,} bytes of compiled code")
         raise LLVMError(
             f"{error} (a symbol that the object imports or should export may be missing)"
         ) from None
 
 
 _NOT_LINKED = "Failed to materialize symbols"
-_SECTION_BYTES = (
-    1 << 16
-)  # what the linker may ask for beside an object's own bytes: pages of each kind, and stubs
+
+COMPILER_BYTES = 16 << 20
+COMPILER_BYTES_PER_BYTE = 32
+"""What LLVM may ask for to compile a text, and for each byte of it: 4.8 MiB for 55 KB, 8.6 MiB for 650 KB."""
+
+LINKER_BYTES = 4 << 20
+"""What the linker may ask for beside an object's own bytes: a linker, pages of each kind of code, and stubs."""
 
 
-def _is_room_for(nbytes: int) -> bool:
-    """True where the system would give memory for an object: the linker says only that it was not linked."""
+def _expect_room(nbytes: int, purpose: str) -> None:
+    """Refuse work that the system has no memory for: LLVM aborts the process where a `malloc` of its own fails."""
     try:
-        mmap.mmap(-1, nbytes + _SECTION_BYTES).close()
+        mmap.mmap(-1, nbytes).close()
     except OSError:
-        return False
-    return True
+        raise CodeMemoryError(f"there is no memory left in this process {purpose}") from None
 
 
 def data_layout(target: Target) -> str:
