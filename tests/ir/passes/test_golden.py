@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from weft.ir import dtypes
 from weft.ir import expr as ex
 from weft.ir.expr import Const, Expr, Load, ScalarCall, Temp, as_index, call, where
-from weft.ir.index import InRange, Int, Var, in_range
+from weft.ir.index import InRange, Int, Var, in_range, minimum
 from weft.ir.loops import (
     Accumulate,
     Alloc,
@@ -181,6 +182,15 @@ def peel_tail() -> Program:
         Loop(i, 7, (inner,)),
         Loop(k, (N + 15) // 16, (Loop(m, 16, (Store("r", dyn, f(1), tail),), LoopKind.VECTOR),)),
     )
+
+
+def peel_clipped() -> Program:
+    t, o, j = Var("t", 0, 31), Var("o", 0, 7), var("j", 16)
+    at = t * 128 + o * 16 + j
+    guard = in_range(at, None, N)
+    inner = Loop(j, 16, (Store("r", at, f(1), guard),), LoopKind.VECTOR)
+    left = minimum(8, (N + 15) // 16 - t * 8)
+    return program(Loop(t, (N + 127) // 128, (Loop(o, left, (inner,)),), LoopKind.PARALLEL))
 
 
 def peel_window() -> Program:
@@ -496,6 +506,18 @@ def test_golden(name: str) -> None:
 
 def body(p: Program) -> str:
     return "\n".join(show_program(p).splitlines()[1:])
+
+
+def test_what_ends_inside_a_task_is_split_there() -> None:
+    """One body for all tasks, where a task that is whole and one that is not would have one each."""
+    p = run(peel_clipped(), [peel, simplify], verify=True)
+    (task,) = p.body
+    assert isinstance(task, Loop)
+    whole, rest = task.body
+    assert isinstance(whole, Loop) and isinstance(rest, Loop)
+    (lanes,), (guarded,) = whole.body, rest.body
+    assert body(replace(p, body=(lanes,))).splitlines()[-1] == "    r[128*t + 16*o + j] = 1.0"
+    assert isinstance(guarded, Loop) and isinstance(guarded.body[0], Store) and guarded.body[0].guard
 
 
 def test_choices_among_bools() -> None:

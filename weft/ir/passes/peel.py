@@ -154,6 +154,8 @@ def find_cut(s: Loop, lanes: frozenset[str] = frozenset()) -> _Cut | None:
         mine = [(c, low_side) for c, low_side in halves if _uses(s.var, _gap(c, low_side))]
         if not mine or not all(_elsewhere(s.body, h) for h in halves if h not in mine):
             continue
+        if s.kind is LoopKind.PARALLEL and all(_ends_inside(s.body, s.var, h) for h in mine):
+            continue  # what is short there is split in the loop that ends with it, once for all iterations
         for c, low_side in mine:
             limits = _free(_gap(c, low_side), s.var, inner)
             if limits is None:
@@ -180,6 +182,18 @@ def _elsewhere(body: Block, half: Half) -> bool:
             )
             or _elsewhere(s.body, half)
         ):
+            return True
+    return False
+
+
+def _ends_inside(body: Block, v: Var, half: Half) -> bool:
+    """A serial loop inside, whose extent follows `v`, can be split where this bound begins to fail."""
+    for s in body:
+        if isinstance(s, Loop):
+            own = s.kind is LoopKind.SERIAL and _uses(v, s.extent) and _uses(s.var, _gap(*half))
+            if own and _free(_gap(*half), s.var, body_of(s).bound) is not None:
+                return True
+        if isinstance(s, Loop | If) and _ends_inside(s.body, v, half):
             return True
     return False
 
