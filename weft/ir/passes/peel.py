@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 from dataclasses import replace
+from functools import reduce
 from operator import is_
 from typing import TypeAlias
 
@@ -25,6 +26,8 @@ from weft.ir.index import (
     Index,
     InRange,
     Int,
+    Max,
+    Min,
     Opaque,
     Sum,
     Var,
@@ -168,7 +171,23 @@ def find_cut(s: Loop, lanes: frozenset[str] = frozenset()) -> _Cut | None:
                 highs |= {c for c, low_side in mine if not low_side}
     if not lows and not highs:
         return None
-    return _Cut(minimum(start, maximum(stop, 0)), maximum(stop, 0), frozenset(lows), frozenset(highs))
+    stop = clamped(stop)
+    return _Cut(minimum(start, stop), stop, frozenset(lows), frozenset(highs))
+
+
+def clamped(x: Int) -> Int:
+    """max(x, 0), where x may be the least of several: each of them once, and none that another never exceeds."""
+    parts, least = [x], list[Int]()
+    while parts:
+        part = parts.pop()
+        if isinstance(part, Max) and 0 in (part.a, part.b):
+            parts.append(part.b if part.a == 0 else part.a)
+        elif isinstance(part, Min):
+            parts += (part.a, part.b)
+        elif all(minimum(part, other) != other for other in least):
+            least = [other for other in least if minimum(part, other) != part]
+            least.append(part)
+    return maximum(reduce(minimum, reversed(least)), 0)
 
 
 def _elsewhere(body: Block, half: Half) -> bool:

@@ -398,12 +398,8 @@ def _output_rows(
     k = run(k, Pad(v, n if sized(k, v) else share if single and big else step))
     k = run(k, Permute(out.name, (*outer, v)))
     if single and big and n > step:
-        unsized = not sized(k, v)
         k, task, v = split(k, v, share, f"{v}_task", f"{v}_s")
-        k = lanes(k, v, step)
-        if unsized:
-            k = attempt(k, Clip(f"{v}_o"))
-        return attempt(k, Bind(task, info.task_kind))
+        return attempt(lanes(k, v, step), Bind(task, info.task_kind))
     k = lanes(k, v, step)
     return parallel.spread(k, out.name, _prefix(k, shape.shared or outer[:1]), info) if big else k
 
