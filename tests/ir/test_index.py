@@ -144,6 +144,13 @@ def test_what_the_simplifier_is_for() -> None:
     assert unflatten(flatten((i, j), (4, 8)), (4, 8)) == (i, j)
 
 
+def test_a_quotient_is_no_larger_than_one_that_is_rounded_up() -> None:
+    n, t = Var("n", 1, 4096), Var("t", 0, 63)
+    down, up = n // 16 - t, (n + 15) // 16 - t
+    assert minimum(down, up) is down and maximum(up, down) is up
+    assert minimum(down + 1, up) is not down + 1
+
+
 def test_a_remainder_is_no_larger_than_what_is_divided() -> None:
     i, n = Var("i", 0, 3), Var("n", 1, 6)
     assert bounds(i % n) == (0, 3)

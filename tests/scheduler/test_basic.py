@@ -16,7 +16,7 @@ from weft.ir.graph import Node
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.ops import Op
 from weft.scheduler.basic import kernels
-from weft.scheduler.basic.cut import MAX_CALLS, pieces
+from weft.scheduler.basic.cut import MAX_CALLS, MAX_POSITIONAL_CALLS, pieces
 from weft.scheduler.basic.form import formed
 from weft.scheduler.basic.plan import basic
 from weft.scheduler.basic.sizes import SizedForm, sized
@@ -111,6 +111,21 @@ def test_convolutions_of_slices_read_copies() -> None:
     np.testing.assert_allclose(
         value(F.conv1d(x[:, 2:4], w)), F.conv1d(x[:, 2:4], w).numpy(), rtol=1e-5, atol=1e-6
     )
+
+
+def test_what_follows_from_positions_alone_is_computed_where_it_is_read() -> None:
+    """A mask of windows was stored once for each tap, and read by gathers."""
+    x, y, n = leaf(8, 8), leaf(8, 8), weft.arange(8)
+    mask = (n[:, None] >= n) & (n % 3 != 1)
+    assert ops(x.where(mask, 0.0).sin().sum(0), y.where(mask, 1.0) @ x) == [Op.SUM, Op.WHERE, Op.SUM]
+    assert ops(x.where(mask, 0.0), mask.float().sum(0)) == [Op.WHERE, Op.SUM]
+    assert ops(mask) == [Op.AND]
+    long = n.float()
+    for _ in range(2 * MAX_POSITIONAL_CALLS):
+        long = long.sin()
+    assert ops(x + long, y + long) == [Op.SIN, Op.ADD, Op.ADD]
+    np.testing.assert_array_equal(value(x.where(mask, 0.0).sum(0)), x.where(mask, 0.0).sum(0).numpy())
+    np.testing.assert_array_equal(value(mask), mask.numpy())
 
 
 def test_a_result_that_moves_is_a_piece() -> None:

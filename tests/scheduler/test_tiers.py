@@ -319,6 +319,14 @@ def test_a_worker_that_dies_fails_what_waits() -> None:
     assert process.returncode is not None  # no zombie
 
 
+def test_a_worker_is_in_a_group_of_its_own_in_this_session() -> None:
+    """Ctrl-C is not for it; and Linux weighs niceness among the processes of a session only."""
+    assert beside.ask(Task((), "cpu:0", None), lambda ok: None)
+    pid = beside._state[0].process.pid
+    assert os.getpgid(pid) == pid != os.getpgid(0)
+    assert os.getsid(pid) == os.getsid(0)
+
+
 def test_a_worker_answers_what_it_cannot_build() -> None:
     answers: list[bool] = []
     assert beside.ask(Task(((), "nonsense"), "cpu:0", "name"), answers.append)

@@ -494,10 +494,21 @@ def _at_most(a: Int, b: Int) -> bool:
         return True
     if isinstance(a, FloorDiv) and isinstance(b, FloorDiv) and a.den == b.den:
         return high(a.num - b.num) <= 0
-    if high(a - b) <= 0:
+    gap = a - b
+    if high(gap) <= 0 or _is_rounding(gap):
         return True
     # whoever takes one of the two for the smaller or the larger keeps bounds as tight
-    return high(a) <= high(b) and low(a) <= low(b) and high(_undivided(a - b)) <= 0
+    return high(a) <= high(b) and low(a) <= low(b) and high(_undivided(gap)) <= 0
+
+
+def _is_rounding(x: Int) -> bool:
+    """True for a quotient less another by the same divisor that is never smaller: n//d - (n + d - 1)//d."""
+    if not isinstance(x, Sum) or x.const > 0 or len(x.terms) != 2:
+        return False
+    (a, c), (b, d) = x.terms
+    if not (isinstance(a, FloorDiv) and isinstance(b, FloorDiv)) or a.den != b.den or c != -d:
+        return False
+    return high(a.num - b.num if c > 0 else b.num - a.num) <= 0
 
 
 def _undivided(x: Int) -> Int:

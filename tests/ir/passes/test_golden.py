@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from weft.ir import dtypes
 from weft.ir import expr as ex
 from weft.ir.expr import Const, Expr, Load, ScalarCall, Temp, as_index, call, where
-from weft.ir.index import InRange, Int, Var, in_range
+from weft.ir.index import InRange, Int, Var, in_range, minimum
 from weft.ir.loops import (
     Accumulate,
     Alloc,
@@ -27,6 +28,7 @@ from weft.ir.loops_text import show_program
 from weft.ir.loops_verify import verify
 from weft.ir.ops import Op
 from weft.ir.passes.barriers import place_barriers
+from weft.ir.passes.clip import clip
 from weft.ir.passes.cse import share
 from weft.ir.passes.dead import remove_dead
 from weft.ir.passes.fma import contract
@@ -181,6 +183,41 @@ def peel_tail() -> Program:
         Loop(i, 7, (inner,)),
         Loop(k, (N + 15) // 16, (Loop(m, 16, (Store("r", dyn, f(1), tail),), LoopKind.VECTOR),)),
     )
+
+
+def peel_clipped() -> Program:
+    t, o, j = Var("t", 0, 31), Var("o", 0, 7), var("j", 16)
+    at = t * 128 + o * 16 + j
+    guard = in_range(at, None, N)
+    inner = Loop(j, 16, (Store("r", at, f(1), guard),), LoopKind.VECTOR)
+    left = minimum(8, (N + 15) // 16 - t * 8)
+    return program(Loop(t, (N + 127) // 128, (Loop(o, left, (inner,)),), LoopKind.PARALLEL))
+
+
+def clip_tasks() -> Program:
+    t, o, j, k, u, other_u = (
+        Var("t", 0, 31), var("o", 8), var("j", 16), var("k", 4), var("u", 8), var("u2", 8)
+    )  # fmt: skip
+    at, row = t * 128 + o * 16 + j, t * 8 + u
+    guard, term = in_range(at, None, N), in_range(row, None, (N + 15) // 16)
+    part, other = Buffer("part", F, 1, Scope.LOCAL), Buffer("other", F, 1, Scope.LOCAL)
+    lanes = Loop(j, 16, (Store("r", at, f(1), guard),), LoopKind.VECTOR)
+    add = Accumulate("part", 0, Op.ADD, where(ex.test(term), x(row), f(0)))
+    sure = in_range(t * 8 + other_u, None, (N + 15) // 16)
+    unsure = Accumulate("other", 0, Op.ADD, where(ex.test(sure), x(other_u), f(0)))
+    body = (
+        Loop(o, 8, (lanes,)),
+        Alloc(part),
+        Store("part", 0, f(0)),
+        Loop(u, 8, (add,)),
+        Store("y", 1, x(0)),
+        Alloc(other),
+        Store("other", 0, f(-0.0)),
+        Loop(k, 4, (Store("y", 2, x(k)),)),
+        Loop(other_u, 8, (unsure,)),
+        Store("y", t, call(Op.ADD, Load(F, "part", (0,)), Load(F, "other", (0,)))),
+    )
+    return program(Loop(t, (N + 127) // 128, body, LoopKind.PARALLEL))
 
 
 def peel_window() -> Program:
@@ -411,6 +448,46 @@ CASES: dict[str, tuple[Callable[[], Program], list[Pass], str, str]] = {
       r[16*k_0 + 16*(n//16) + m_0] = 1.0 if 16*k_0 + 16*(n//16) + m_0 < n
 """,
     ),
+    "clip_tasks": (  # a sum that may be -0.0 keeps its zeros
+        clip_tasks,
+        [clip],
+        """
+  parallel t in (n + 127)//128:
+    for o in 8:
+      vector j in 16:
+        r[128*t + 16*o + j] = 1.0 if 128*t + 16*o + j < n
+    alloc part: f32[1] local
+    part[0] = 0.0
+    for u in 8:
+      part[0] += where(8*t + u < (n + 15)//16, x[8*t + u], 0.0)
+    y[1] = x[0]
+    alloc other: f32[1] local
+    other[0] = -0.0
+    for k in 4:
+      y[2] = x[k]
+    for u2 in 8:
+      other[0] += where(8*t + u2 < (n + 15)//16, x[u2], 0.0)
+    y[t] = part[0] + other[0]
+""",
+        """
+  parallel t in (n + 127)//128:
+    for o in max(min(8, -8*t + (n + 15)//16), 0):
+      vector j in 16:
+        r[128*t + 16*o + j] = 1.0 if 128*t + 16*o + j < n
+    alloc part: f32[1] local
+    part[0] = 0.0
+    for u in max(min(8, -8*t + (n + 15)//16), 0):
+      part[0] += where(8*t + u < (n + 15)//16, x[8*t + u], 0.0)
+    y[1] = x[0]
+    alloc other: f32[1] local
+    other[0] = -0.0
+    for k in 4:
+      y[2] = x[k]
+    for u2 in 8:
+      other[0] += where(8*t + u2 < (n + 15)//16, x[u2], 0.0)
+    y[t] = part[0] + other[0]
+""",
+    ),
     "peel_window": (
         peel_window,
         [peel, simplify],
@@ -496,6 +573,18 @@ def test_golden(name: str) -> None:
 
 def body(p: Program) -> str:
     return "\n".join(show_program(p).splitlines()[1:])
+
+
+def test_what_ends_inside_a_task_is_split_there() -> None:
+    """One body for all tasks, where a task that is whole and one that is not would have one each."""
+    p = run(peel_clipped(), [peel, simplify], verify=True)
+    (task,) = p.body
+    assert isinstance(task, Loop)
+    whole, rest = task.body
+    assert isinstance(whole, Loop) and isinstance(rest, Loop)
+    (lanes,), (guarded,) = whole.body, rest.body
+    assert body(replace(p, body=(lanes,))).splitlines()[-1] == "    r[128*t + 16*o + j] = 1.0"
+    assert isinstance(guarded, Loop) and isinstance(guarded.body[0], Store) and guarded.body[0].guard
 
 
 def test_choices_among_bools() -> None:

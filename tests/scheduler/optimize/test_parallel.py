@@ -7,8 +7,14 @@ from dataclasses import replace
 import pytest
 
 from tests.scheduler.optimize.test_contraction import info
+from weft.ir import dtypes, graph
+from weft.ir.index import Var, evaluate
+from weft.ir.kernel.lower import lower
 from weft.ir.kernel.schedule import initial
-from weft.ir.loops import LoopKind
+from weft.ir.loops import Block, If, Loop, LoopKind
+from weft.ir.ops import Op
+from weft.ir.passes import pipeline
+from weft.scheduler.kernelize import KernelSpec, kernelize_all
 from weft.scheduler.optimize.parallel import BUSY_WAKES, in_company, padded, spread
 from weft.scheduler.optimize.rules import schedule
 from weft.testing.kernels import columns
@@ -88,3 +94,34 @@ def test_loops_that_are_not_adjacent_are_not_one() -> None:
 )
 def test_extents_are_padded_to_vectors_and_vectors_to_tasks(extent: int, parallel: bool, whole: int) -> None:
     assert padded(extent, 16, ONE, parallel) == whole
+
+
+def vectors(body: Block, env: dict[str, int]) -> int:
+    """The vector loops that a block runs."""
+    count = 0
+    for s in body:
+        match s:
+            case Loop(kind=LoopKind.VECTOR):
+                count += 1
+            case Loop():
+                count += sum(vectors(s.body, {**env, s.var.name: k}) for k in range(evaluate(s.extent, env)))
+            case If() if all(
+                (c.lo is None or evaluate(c.value - c.lo, env) >= 0)
+                and (c.hi is None or evaluate(c.value - c.hi, env) < 0)
+                for c in s.guard
+            ):
+                count += vectors(s.body, env)
+            case _:
+                pass
+    return count
+
+
+@pytest.mark.parametrize("n", [2, 64, 14_400, (1 << 18) - 1, 1 << 18, (1 << 20) + 65])
+def test_tasks_of_sizes_known_at_run_time_end_where_these_do(n: int) -> None:
+    """A kernel for up to 16 million elements of which there are few took as long as a whole task."""
+    x = graph.buffer((Var("n", 2, 1 << 24),), dtypes.float32, "cpu:0", None)
+    (spec,) = kernelize_all([graph.apply(Op.SIN, (graph.apply(Op.NEG, (x,)),))], 31)
+    assert isinstance(spec, KernelSpec)
+    program = pipeline.run(lower(schedule(spec.algorithm, ONE)), verify=True)
+    assert any(isinstance(s, Loop) and s.kind is LoopKind.PARALLEL for s in program.body)
+    assert vectors(program.body, {"n": n}) <= -(-n // 16)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 from dataclasses import replace
+from functools import reduce
 from operator import is_
 from typing import TypeAlias
 
@@ -25,6 +26,8 @@ from weft.ir.index import (
     Index,
     InRange,
     Int,
+    Max,
+    Min,
     Opaque,
     Sum,
     Var,
@@ -154,6 +157,8 @@ def find_cut(s: Loop, lanes: frozenset[str] = frozenset()) -> _Cut | None:
         mine = [(c, low_side) for c, low_side in halves if _uses(s.var, _gap(c, low_side))]
         if not mine or not all(_elsewhere(s.body, h) for h in halves if h not in mine):
             continue
+        if s.kind is LoopKind.PARALLEL and all(_ends_inside(s.body, s.var, h) for h in mine):
+            continue  # what is short there is split in the loop that ends with it, once for all iterations
         for c, low_side in mine:
             limits = _free(_gap(c, low_side), s.var, inner)
             if limits is None:
@@ -166,7 +171,23 @@ def find_cut(s: Loop, lanes: frozenset[str] = frozenset()) -> _Cut | None:
                 highs |= {c for c, low_side in mine if not low_side}
     if not lows and not highs:
         return None
-    return _Cut(minimum(start, maximum(stop, 0)), maximum(stop, 0), frozenset(lows), frozenset(highs))
+    stop = clamped(stop)
+    return _Cut(minimum(start, stop), stop, frozenset(lows), frozenset(highs))
+
+
+def clamped(x: Int) -> Int:
+    """max(x, 0), where x may be the least of several: each of them once, and none that another never exceeds."""
+    parts, least = [x], list[Int]()
+    while parts:
+        part = parts.pop()
+        if isinstance(part, Max) and 0 in (part.a, part.b):
+            parts.append(part.b if part.a == 0 else part.a)
+        elif isinstance(part, Min):
+            parts += (part.a, part.b)
+        elif all(minimum(part, other) != other for other in least):
+            least = [other for other in least if minimum(part, other) != part]
+            least.append(part)
+    return maximum(reduce(minimum, reversed(least)), 0)
 
 
 def _elsewhere(body: Block, half: Half) -> bool:
@@ -180,6 +201,18 @@ def _elsewhere(body: Block, half: Half) -> bool:
             )
             or _elsewhere(s.body, half)
         ):
+            return True
+    return False
+
+
+def _ends_inside(body: Block, v: Var, half: Half) -> bool:
+    """A serial loop inside, whose extent follows `v`, can be split where this bound begins to fail."""
+    for s in body:
+        if isinstance(s, Loop):
+            own = s.kind is LoopKind.SERIAL and _uses(v, s.extent) and _uses(s.var, _gap(*half))
+            if own and _free(_gap(*half), s.var, body_of(s).bound) is not None:
+                return True
+        if isinstance(s, Loop | If) and _ends_inside(s.body, v, half):
             return True
     return False
 

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from weft.ir.loops import Program
 from weft.ir.loops_verify import verify as check
 from weft.ir.passes.barriers import place_barriers
+from weft.ir.passes.clip import clip
 from weft.ir.passes.cse import share
 from weft.ir.passes.dead import remove_dead
 from weft.ir.passes.fma import contract
@@ -20,6 +21,7 @@ Pass: TypeAlias = Callable[[Program], Program]
 
 DEFAULT: tuple[Pass, ...] = (
     simplify,
+    clip,
     peel,
     simplify,  # with the ranges of the split loops
     reduce_strength,

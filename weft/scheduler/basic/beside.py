@@ -72,7 +72,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the program
+            process_group=0,  # Ctrl-C is for the program; in a session of its own, Linux would not weigh its niceness
         )
         self.waiting: list[Callable[[bool], object]] = []
         self.jobs: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()

@@ -28,6 +28,9 @@ MAX_CALLS = 24
 """Calls of elementwise ops in a piece, at most, one that is read twice counted twice: longer ones are of one graph
 only, and forms are trees."""
 
+MAX_POSITIONAL_CALLS = 8
+"""Calls of elementwise ops from positions to what follows from these alone, at most: it is computed at each use."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
@@ -57,7 +60,10 @@ def pieces(outputs: Sequence[Node]) -> Pieces | None:
     sums = {id(n) for n in order if not is_leaf(n) and contraction(n) is not None}
     copied = {id(n.inputs[0]) for n in order if _joins_apart(n)}
     copied.update(id(s) for n in order if id(n) in sums for s in _convolved_slices(n))
-    stored = {id(n) for n in order if _is_stored(n) or id(n) in forced or id(n) in copied}
+    known = _positional(order)
+    stored = {
+        id(n) for n in order if (_is_stored(n) and id(n) not in known) or id(n) in forced or id(n) in copied
+    }
     stored -= _joined(order, forced.keys() | copied, sums)
     wanted = dict.fromkeys(n for n in outputs if not is_leaf(n))
     homes: dict[Node, Node] = {}
@@ -75,6 +81,22 @@ def pieces(outputs: Sequence[Node]) -> Pieces | None:
             found.append(made)
     found.reverse()
     return Pieces(tuple(found), homes)
+
+
+def _positional(order: Sequence[Node]) -> set[int]:
+    """The elementwise nodes, by id, that follow from positions and constants in few calls, as masks of windows do: they
+    are computed wherever they are read, as those are."""
+    calls: dict[int, int] = {}
+    for n in order:
+        if n.op in FREE:
+            calls[id(n)] = 0
+        elif not is_leaf(n) and (n.op in MOVEMENT or n.op in ELEMENTWISE):
+            below = [calls.get(id(i)) for i in n.inputs]
+            if None not in below:
+                count = sum(c for c in below if c is not None) + (n.op in ELEMENTWISE)
+                if count <= MAX_POSITIONAL_CALLS:
+                    calls[id(n)] = count
+    return {id(n) for n in order if id(n) in calls and n.op in ELEMENTWISE}
 
 
 def _convolved_slices(root: Node) -> Iterator[Node]:

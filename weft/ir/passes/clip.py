@@ -1,0 +1,160 @@
+"""Loops that end early: iterations in which no guard can hold any more, so that nothing is stored, are left out.
+
+    for i in 64:                                      for i in min(64, (n + 15)//16):
+      vector j in 16:                                   vector j in 16:
+        y[16*i + j] = x[16*i + j] if 16*i + j < n  ->     y[16*i + j] = x[16*i + j] if 16*i + j < n
+
+So a task as large as a typical size needs takes the time of the size that there is. An accumulation whose term is the
+operation's identity where a guard fails counts as guarded: the last terms of a sum are zeros there. Done for serial
+loops whose every effect on what outlives an iteration ends; `peel` then frees the rest of guards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from functools import reduce
+from operator import is_
+
+from weft.ir.dtypes import DType
+from weft.ir.expr import Const, Load, ScalarCall, Test
+from weft.ir.index import Guard, Int, Opaque, Sum, Var, atoms, coefficient, floordiv, high, maximum, minimum
+from weft.ir.kernel.lower import identity
+from weft.ir.loops import (
+    LANE_KINDS,
+    Accumulate,
+    Alloc,
+    Block,
+    If,
+    Let,
+    Loop,
+    LoopKind,
+    Prefetch,
+    Program,
+    Stmt,
+    Store,
+)
+from weft.ir.loops_names import body_of, every
+from weft.ir.ops import Op
+from weft.ir.passes.facts import at_least_zero
+from weft.ir.passes.peel import clamped, substituted
+from weft.ir.passes.rewrite import with_body
+
+
+def clip(p: Program) -> Program:
+    """`p` without the last iterations of loops that change nothing."""
+    return with_body(p, _Clip(_sums(p)).block(p.body, frozenset()))
+
+
+def _sums(p: Program) -> frozenset[str]:
+    """The buffers of the program's own that never hold -0.0, to which adding 0.0 would make a difference: sums that
+    begin at constants."""
+    own, other = set[str](), set[str]()
+    for s in every(p.body):
+        match s:
+            case Alloc():
+                own.add(s.buffer.name)
+            case Store() if not (isinstance(s.value, Const) and s.value is not _negative_zero(s.value.dtype)):
+                other.add(s.buffer)
+            case Accumulate() if s.op is not Op.ADD:
+                other.add(s.buffer)
+            case _:
+                pass
+    return frozenset(own - other)
+
+
+def _negative_zero(dtype: DType) -> Const | None:
+    return Const(dtype, -0.0) if dtype.is_floating_point else None
+
+
+class _Clip:
+    def __init__(self, sums: frozenset[str]) -> None:
+        self.sums = sums
+
+    def block(self, body: Block, lanes: Set[str]) -> Block:
+        """`lanes`: the variables that differ between lanes and threads, on which no extent may depend."""
+        out: list[Stmt] = []
+        for s in body:
+            if isinstance(s, Loop):
+                apart = s.kind in LANE_KINDS or s.kind is LoopKind.THREAD
+                s = s.around(self.block(s.body, lanes | {s.var.name} if apart else lanes))
+                s = self.clipped(s, lanes) if s.kind is LoopKind.SERIAL else s
+            elif isinstance(s, If):
+                s = s.around(self.block(s.body, lanes))
+            out.append(s)
+        return body if all(map(is_, out, body)) else tuple(out)
+
+    def clipped(self, s: Loop, lanes: Set[str]) -> Loop:
+        """The loop without the iterations after its last effect."""
+        end: Int | None = None
+        for e in self.ends(s.body, s.var, (), set(), body_of(s).bound | lanes):
+            if e is None:
+                return s
+            end = e if end is None else maximum(end, e)
+        if end is None:
+            return s  # dead code
+        if minimum(s.extent, end) == s.extent:
+            return s
+        extent = clamped(minimum(s.extent, end))
+        var = Var(s.var.name, 0, high(extent) - 1)
+        return Loop(var, extent, substituted(s.body, s.var, var), s.kind)
+
+    def ends(
+        self, body: Block, v: Var, guard: Guard, local: set[str], inner: Set[str]
+    ) -> Iterator[Int | None]:
+        """For each effect on what outlives an iteration: the value of `v` from which on it does nothing; None where
+        none is known. `local`: buffers of the iteration's own."""
+        for s in body:
+            match s:
+                case Let() | Prefetch():
+                    pass
+                case Alloc():
+                    local.add(s.buffer.name)
+                case Loop():
+                    yield from self.ends(s.body, v, guard, local, inner)
+                case If():
+                    yield from self.ends(s.body, v, (*guard, *s.guard), local, inner)
+                case Store() | Accumulate():
+                    if s.buffer not in local:
+                        terms = self.identity_guard(s) if isinstance(s, Accumulate) else ()
+                        yield _end((*guard, *s.guard, *terms), v, inner)
+                case _:
+                    yield None
+
+    def identity_guard(self, s: Accumulate) -> Guard:
+        """The conditions without which the accumulated value changes nothing."""
+        value = s.value
+        if s.op is Op.ADD and value.dtype.is_floating_point and s.buffer not in self.sums:
+            return ()
+        nothing = identity(s.op, value.dtype)
+        match value:
+            case ScalarCall(op=Op.WHERE, args=(Test() as test, _, other)) if other is nothing:
+                return test.guard
+            case Load() if nothing is Const(value.dtype, 0):
+                return value.guard
+            case _:
+                return ()
+
+
+def _end(guard: Guard, v: Var, inner: Set[str]) -> Int | None:
+    """The value of `v` from which on a guard fails, whatever the inner variables are; None where none is known."""
+    found: list[Int] = []
+    for c in guard:
+        if c.hi is not None:
+            for part in at_least_zero(c.hi - c.value - 1):
+                step = coefficient(part, v)
+                if step is not None and step < 0:
+                    best = _best(part - v * step, inner)
+                    found.append(floordiv(best - step, -step))
+    return reduce(minimum, found) if found else None
+
+
+def _best(x: Int, inner: Set[str]) -> Int:
+    """An upper bound of `x` that is free of the names bound inside and of computed values."""
+    if isinstance(x, int):
+        return x
+    terms, const = (x.terms, x.const) if isinstance(x, Sum) else (((x, 1),), 0)
+    out: Int = const
+    for atom, c in terms:
+        changing = any(isinstance(a, Opaque) or (isinstance(a, Var) and a.name in inner) for a in atoms(atom))
+        out = out + ((atom.hi if c > 0 else atom.lo) * c if changing else atom * c)
+    return out
