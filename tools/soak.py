@@ -27,8 +27,9 @@ import numpy as np
 
 import weft
 from weft import nn
+from weft.autograd import value as tape
 from weft.backends.cpu import llvm
-from weft.core.args import broadcast, handle
+from weft.core.args import handle
 from weft.core.compile import compiled_function as compiling
 from weft.core.compile.compiled_function import CompiledFunction
 from weft.core.composed import composite, templates
@@ -72,7 +73,7 @@ def tables() -> dict[str, tuple[int, int]]:
         "ends": (len(realize._memory.ends), repeats.ENDS_KEPT),
         "kinds of programs": (len(realize._memory.programs), repeats.PROGRAMS_KEPT),
         "composites": (len(composite._entries), composite.KEPT),
-        "scalars": (len(broadcast._numbers), broadcast.NUMBERS_KEPT),
+        "scalars": (len(tape._numbers), tape.NUMBERS_KEPT),
         "changed": (len(changes.mine.changed), changes.CHANGES_KEPT),
         "recent": (len(handle.recent_tensors.tensors), handle.RECENT),
         "noted": (len(pending.mine.noted), pending.MANY),

@@ -186,6 +186,12 @@ def _width(entry: Any) -> int:
 
 
 def _parse(v: Value, key: Any) -> Basic:
+    if key.__class__ is slice and v.node.shape:
+        plan = Basic([], [], [], [], [], {})
+        _slice_entry(plan, v, key)
+        for n in v.node.shape[1:]:
+            _whole(plan, n)
+        return plan
     entries = _entries(key, v.node.device)
     if sum(e is Ellipsis for e in entries) > 1:
         raise IndexError("indexing: ... may appear only once")
