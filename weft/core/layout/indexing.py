@@ -45,6 +45,8 @@ def getitem(input: Tensor, key: Any) -> Tensor:
     """input[key]. A boolean mask is computed, since the size of the result depends on it; uint8 means a mask, as in
     torch."""
     v = value_of("indexing", input)
+    if key.__class__ is slice:
+        return wrap(_take_basic(v, _parse(v, key)))
     picks, key = _picks(v, key)
     for k, i in picks:
         v = _pick(v, k, i)
