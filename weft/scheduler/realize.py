@@ -387,7 +387,7 @@ def plan_for(
 
 
 def _later(kept: _Kept) -> int:
-    """How often a graph may come, beyond COMES_BACK times, before a plan of its own is built."""
+    """The number of times that a graph may come, beyond COMES_BACK, before a plan of its own is built."""
     if kept.later is None:
         kept.later = max(families.turns(kept.plan) - COMES_BACK, 0)
     return kept.later

@@ -110,7 +110,7 @@ class SizedTemplate:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What sizes say of a row: the number of its shape, sizes of its attributes, and a number."""
+    """The part of a row that sizes have a say in: the number of its shape, sizes of its attributes, a number."""
 
     shape: int
     own: tuple[Int, ...]
