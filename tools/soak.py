@@ -27,15 +27,16 @@ import numpy as np
 
 import weft
 from weft import nn
+from weft.autograd import value as tape
 from weft.backends.cpu import llvm
-from weft.core.args import broadcast, handle
+from weft.core.args import handle
 from weft.core.compile import compiled_function as compiling
 from weft.core.compile.compiled_function import CompiledFunction
 from weft.core.composed import composite, templates
 from weft.core.execute import changes, pending, watched, writes
 from weft.core.views import views
 from weft.ir import graph, index, interning, movement
-from weft.scheduler import disk_cache, families, programs, realize, repeats
+from weft.scheduler import disk_cache, families, outline, programs, realize, repeats
 
 LRU = {
     "index._sum": index._sum, "index._mod_const": index._mod_const,
@@ -47,6 +48,7 @@ SMALL: dict[tuple[Any, str], int] = {
     (realize, "PLANS_KEPT"): 24,
     (realize, "STEPS_KEPT"): 400,
     (families, "FAMILIES_KEPT"): 24,
+    (outline, "WALKS_KEPT"): 24,
     (programs, "PROGRAMS_KEPT"): 64,
     (disk_cache, "IMAGES_KEPT"): 24,
     (composite, "KEPT"): 24,
@@ -66,13 +68,14 @@ def tables() -> dict[str, tuple[int, int]]:
         "steps of plans": (steps, realize.STEPS_KEPT),
         "families": (len(families._families), families.FAMILIES_KEPT),
         "first of families": (len(families._met), families.FAMILIES_KEPT),
+        "walks": (len(outline._walks), outline.WALKS_KEPT),
         "programs": (len(programs._compiled), programs.PROGRAMS_KEPT),
         "images": (len(disk_cache._images), disk_cache.IMAGES_KEPT),
         "segments": (len(realize._memory.segments), repeats.SEGMENTS_KEPT),
         "ends": (len(realize._memory.ends), repeats.ENDS_KEPT),
         "kinds of programs": (len(realize._memory.programs), repeats.PROGRAMS_KEPT),
         "composites": (len(composite._entries), composite.KEPT),
-        "scalars": (len(broadcast._numbers), broadcast.NUMBERS_KEPT),
+        "scalars": (len(tape._numbers), tape.NUMBERS_KEPT),
         "changed": (len(changes.mine.changed), changes.CHANGES_KEPT),
         "recent": (len(handle.recent_tensors.tensors), handle.RECENT),
         "noted": (len(pending.mine.noted), pending.MANY),

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft.ir.dtypes import DTYPES
+from weft.ir.dtypes import DTYPES, convert_array, packer
 
 RECORD = Path(__file__).parents[1] / "data" / "torch.npz"
 
@@ -165,3 +165,13 @@ def test_sums_of_integers_are_int64() -> None:
         assert results[1].item() == 6
         assert weft.ones((), dtype=dtype).sum_to_size(()).dtype is weft.int64
         assert x.sum_to_size(2, 3).dtype is dtype
+
+
+@pytest.mark.parametrize("name", [n for n in DTYPES if n != "bool"])
+def test_a_number_has_the_bytes_that_it_has_in_an_array(name: str) -> None:
+    dtype = DTYPES[name]
+    for number in (
+        (3, 0, 7) if not dtype.is_signed else (3, -5, 0) if dtype.is_int else (1.5, -0.25, 0.0, -3.0)
+    ):
+        array = convert_array(np.asarray(number), dtype)
+        assert packer(dtype)(number) == array.tobytes()

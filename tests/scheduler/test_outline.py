@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
 import pytest
@@ -11,7 +12,18 @@ import weft.nn.functional as F
 from weft import Tensor
 from weft.ir.calls import expand_calls
 from weft.ir.graph_text import show_graph
-from weft.scheduler.outline import Padded, Role, Share, Total, followed, outline, rebuilt, roles
+from weft.scheduler import outline as outlining
+from weft.scheduler.outline import (
+    Padded,
+    Role,
+    Share,
+    Total,
+    followed,
+    outline,
+    outline_like_before,
+    rebuilt,
+    roles,
+)
 from weft.scheduler.signature import Signature, signature
 
 
@@ -29,6 +41,42 @@ def test_sizes_starts_and_numbers_are_no_part_of_an_outline() -> None:
     assert one.key == other.key
     assert one.sizes != other.sizes
     assert set(one.numbers) - set(other.numbers) == {weft.tensor(0.3).item()}
+
+
+def test_an_outline_that_follows_from_the_one_before_is_that_of_the_rows() -> None:
+    x, n = weft.ones(40, 6).contiguous().realize(), weft.ones(40, dtype=weft.int64).contiguous().realize()
+
+    def graphs() -> Iterator[Tensor]:
+        for k in (3, 5, 3, 9):
+            yield (x[k : k + 4] * (k / 7) + k).exp()
+            yield (x[k : k + 4] * (k / 7) + 1).exp()  # a number that is part of the structure
+            yield (x[k : k + 1] * (k / 7) + k).exp()  # a size that is
+            yield (x[k : k + 4] * (k / 7) + k).sin()
+            yield F.pad(x[:k], (0, 0, k, 1)) - k
+            yield x[:k].softmax(-1).sum() + k  # a call, which has sizes and numbers inside
+            yield n[k:].cumsum(0) * k
+
+    keys: dict[object, object] = {}
+    for t in graphs():
+        rows = signature([t.value.node]).key.rows
+        found, own = outline_like_before(rows), outline(rows)
+        assert (found.key, found.sizes, found.numbers) == (own.key, own.sizes, own.numbers)
+        assert [x.__class__ for x in found.numbers] == [x.__class__ for x in own.numbers]
+        assert outline_like_before(rows) is found
+        keys.setdefault(found.key, found.key)
+    assert found.key is keys[found.key], "the key of the one before is taken"
+
+
+def test_graphs_that_others_are_compared_with_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlining, "WALKS_KEPT", 3)
+    monkeypatch.setattr(outlining, "_walks", {})
+    x = weft.ones(5).contiguous().realize()
+    for k in range(1, 8):
+        y = x
+        for _ in range(k):
+            y = y.sin()
+        outline_like_before(signed(y).key.rows)
+    assert len(outlining._walks) == 3
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,8 @@ def test_a_new_process_takes_the_plan_with_room_for_the_fewest_sizes(built: list
         if n == 600:
             forget()
         agrees(n, 0.9)
+        ran = max(realization._plans.values(), key=lambda kept: kept.used).plan.shared
+        assert f"size0 = {n} of 3 to {most}" in str(ran)
         assert f"size0 = {n} of 3 to {most}" in str(weft.explain(step(n, 0.7)[0]))
     assert built == [0, 1, 1]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
+from functools import partial, reduce
 
-from weft.autograd.value import Value, apply
+from weft.autograd.value import Value, apply, apply_fitting
 from weft.ir import graph
 from weft.ir.graph import Along, Fill, Padding
 from weft.ir.index import Int
@@ -64,7 +64,10 @@ def _sum(parts: Sequence[Value]) -> Value:
 
 
 def _added(parts: Sequence[Value]) -> Value:
-    return reduce(lambda x, y: apply(Op.ADD, (x, y)), parts)
+    return reduce(_plus, parts)
+
+
+_plus = partial(apply_fitting, Op.ADD)
 
 
 def _place(part: Value) -> tuple[int, int, int] | None:

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
-from weft.autograd.value import Value, apply, constant
+from functools import lru_cache
+
+from weft.autograd.value import PLAIN_FLOATS, Value, apply, apply_fitting, constant, record
 from weft.ir import graph
 from weft.ir.dtypes import DType, int64
 from weft.ir.expr import Scalar
 from weft.ir.graph import Along, Axes, Box, Fill, Padding, ScatterCombine, Shape
 from weft.ir.index import Int
 from weft.ir.ops import Op
+
+_ADD, _SUB, _MUL, _DIV, _SUM, _RESHAPE = Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.SUM, Op.RESHAPE  # loaded once
 
 
 def neg(x: Value) -> Value:
@@ -49,27 +53,27 @@ def cast(x: Value, dtype: DType) -> Value:
 
 def add(x: Value, y: Value) -> Value:
     """x + y"""
-    return apply(Op.ADD, (x, y))
+    return apply_fitting(_ADD, x, y)
 
 
 def sub(x: Value, y: Value) -> Value:
     """x - y"""
-    return apply(Op.SUB, (x, y))
+    return apply_fitting(_SUB, x, y)
 
 
 def mul(x: Value, y: Value) -> Value:
     """x * y"""
-    return apply(Op.MUL, (x, y))
+    return apply_fitting(_MUL, x, y)
 
 
 def scale(x: Value, factor: Scalar) -> Value:
     """x times a number."""
-    return apply(Op.MUL, (x, constant(factor, x)))
+    return apply_fitting(_MUL, x, constant(factor, x))
 
 
 def div(x: Value, y: Value) -> Value:
     """x / y"""
-    return apply(Op.DIV, (x, y))
+    return apply_fitting(_DIV, x, y)
 
 
 def pow_(x: Value, y: Value) -> Value:
@@ -149,13 +153,29 @@ def sum_(x: Value, axes: tuple[int, ...]) -> Value:
 
 def sum_to(x: Value, shape: Shape) -> Value:
     """The sum over the axes on which `shape` has size 1 and x has not: the transpose of `expand`."""
-    axes = tuple(k for k, (n, m) in enumerate(zip(x.shape, shape, strict=True)) if m == 1 and n != 1)
-    return reshape(sum_(x, axes), shape) if axes else x
+    node = x.node
+    axes, between = _summed(node.shape, shape)
+    if not axes.axes:
+        return x
+    device, dtype = node.device, node.dtype
+    if device is None or dtype not in PLAIN_FLOATS:
+        return reshape(apply(Op.SUM, (x,), axes), shape)
+    summed = record(graph.intern(_SUM, (node,), axes, between, dtype, device), _SUM, axes, (x,))
+    return record(
+        graph.intern(_RESHAPE, (summed.node,), None, shape, dtype, device), _RESHAPE, None, (summed,)
+    )
+
+
+@lru_cache(4096)
+def _summed(have: Shape, shape: Shape) -> tuple[Axes, Shape]:
+    """The axes that are summed over, and the shape without them."""
+    axes = tuple([k for k, (n, m) in enumerate(zip(have, shape, strict=True)) if m == 1 and n != 1])
+    return Axes(axes), tuple([n for k, n in enumerate(have) if k not in axes])
 
 
 def spread(x: Value, axes: tuple[int, ...], shape: Shape) -> Value:
     """x repeated along `axes`, which it lacks, to `shape`: the transpose of `sum_`."""
-    kept = tuple(1 if k in axes else n for k, n in enumerate(shape))
+    kept = tuple([1 if k in axes else n for k, n in enumerate(shape)])
     return expand(reshape(x, kept), shape)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from contextlib import nullcontext
+from typing import Any
 
 from weft.autograd.context import grad_mode
 from weft.autograd.joins import total
@@ -35,23 +36,35 @@ def gradients(
             parts.setdefault(output, []).append(seed)
         for value in reversed(order):
             own = parts.pop(value, None)
-            g = None if own is None else total(own)
-            if g is not None and value in HOOKS:
+            if own is None:
+                continue
+            g = own[0] if len(own) == 1 else total(own)
+            if _hooks.data and value in HOOKS:
                 g = _hooked(g, value)
-            if g is not None and value in wanted:
+            if value in wanted:
                 found[value] = g
                 if not past:
                     continue
-            rule = value.rule or (VJP[value.op] if value.op else None)
-            if g is None or rule is None or value not in useful:
+            rule, op = value.rule, value.op
+            if rule is None and op is not None:
+                rule = VJP[op]
+            if rule is None or value not in useful:
                 continue
-            for x, part in zip(value.inputs, rule(g, value, *value.inputs), strict=True):
+            inputs = value.inputs
+            for x, part in zip(inputs, rule(g, value, *inputs), strict=True):
                 if part is not None and x in useful:
-                    parts.setdefault(x, []).append(part)
+                    own = parts.get(x)
+                    if own is None:
+                        parts[x] = [part]
+                    else:
+                        own.append(part)
         # what is wanted may be none of the tape's values: a seed is its gradient where it is an output
         found.update((v, total(own)) for v, own in parts.items() if v in wanted)
     return {v: found[v] for v in wanted if v in found}
 
+
+_hooks: Any = HOOKS
+"""Asked for its `data`, since a weak mapping says in a call of Python that it is empty."""
 
 _MANY = 1000
 """So many values make new ones enough for the garbage collector to walk all there are several times."""
@@ -70,15 +83,23 @@ def tape(outputs: Iterable[Value]) -> list[Value]:
     order: list[Value] = []
     seen: set[Value] = set()
     for output in outputs:
-        stack: list[tuple[Value, bool]] = [(output, False)]
+        stack: list[Value | None] = [output]
+        path: list[Value] = []
         while stack:
-            value, inputs_done = stack.pop()
-            if inputs_done:
-                order.append(value)
+            value = stack.pop()
+            if value is None:
+                order.append(path.pop())
             elif value not in seen:
                 seen.add(value)
-                stack.append((value, True))
-                stack.extend((x, False) for x in value.inputs if x.needs_grad and x not in seen)
+                inputs = value.inputs
+                if not inputs:
+                    order.append(value)
+                    continue
+                path.append(value)
+                stack.append(None)
+                for x in inputs:
+                    if x.needs_grad and x not in seen:
+                        stack.append(x)
     return order
 
 
@@ -86,6 +107,11 @@ def _leading_to(order: Sequence[Value], wanted: Container[Value]) -> set[Value]:
     """The values of `order` from which one of `wanted` can be reached."""
     useful: set[Value] = set()
     for value in order:
-        if value in wanted or any(x in useful for x in value.inputs):
+        if value in wanted:
             useful.add(value)
+            continue
+        for x in value.inputs:
+            if x in useful:
+                useful.add(value)
+                break
     return useful

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from weft.autograd.context import context, device_of_files
 from weft.errors import DTypeError
-from weft.ir import graph
+from weft.ir import dtypes, graph
 from weft.ir.dtypes import DType
 from weft.ir.graph import Attrs, Node, ScatterCombine, Shape
 from weft.ir.ops import MOVEMENT, Op
@@ -85,6 +85,22 @@ def apply(
     return record(graph.apply(op, nodes, attrs, shape, dtype, device_of_files), op, attrs, inputs)
 
 
+def apply_fitting(op: Op, x: Value, y: Value) -> Value:
+    """As `apply`, for arithmetic of two values: where both are floats of one shape and dtype that depend on data, as
+    gradients mostly are, nothing else is looked at."""
+    a, b = x.node, y.node
+    dtype, device = a.dtype, a.device or b.device
+    if device is None or dtype is not b.dtype or dtype not in PLAIN_FLOATS or a.shape != b.shape:
+        return apply(op, (x, y))
+    node = graph.intern(op, (a, b), None, a.shape, dtype, device)
+    if (x.needs_grad or y.needs_grad) and context().grad:
+        return Value(node, True, op, None, (x, y))
+    return Value(node)
+
+
+PLAIN_FLOATS = frozenset({dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64})
+"""The floats that all arithmetic is defined on."""
+
 FLOAT8_OPS = MOVEMENT | frozenset(
     {
         Op.CAST, Op.BITCAST, Op.WHERE, Op.EQ, Op.NE, Op.ABS, Op.MUL, Op.GATHER, Op.SCATTER, Op.CONCAT, Op.UPDATE,
@@ -136,4 +152,24 @@ def _only_first(g: Value, out: Value, result: Value, *steps: Value) -> tuple[Val
 
 def constant(value: Any, like: Value) -> Value:
     """A constant of the shape and dtype of `like`."""
-    return Value(graph.const(value, like.dtype, like.shape))
+    node = like.node
+    return Value(number_node(value, node.dtype, node.shape))
+
+
+NUMBERS_KEPT = 2048
+"""Constants of which the nodes are kept; then all are forgotten."""
+
+_numbers: dict[tuple[Any, ...], Node] = {}
+
+
+def number_node(x: bool | int | float, dtype: DType, shape: Shape) -> Node:
+    """The constant `x` in every element; those most used are kept."""
+    key = (x or repr(x), dtype, shape, x.__class__)  # 0.0 and -0.0 are equal
+    found = _numbers.get(key)
+    if found is None:
+        if len(_numbers) >= NUMBERS_KEPT:
+            _numbers.clear()
+        found = graph.const(x, dtype, shape)
+        if x == x:  # a NaN is no key
+            _numbers[key] = found
+    return found

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable
 from enum import IntEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -285,6 +287,27 @@ def to_numpy(dtype: DType) -> np.dtype[Any]:
 def from_numpy(dtype: np.dtype[Any]) -> DType:
     """The weft dtype of a NumPy dtype; KeyError when weft has none."""
     return DTYPES[dtype.name]
+
+
+_PACKED_AS = {
+    "float64": "d", "float32": "f", "float16": "e",
+    "int64": "q", "int32": "i", "int16": "h", "int8": "b", "uint64": "Q", "uint32": "I", "uint16": "H", "uint8": "B",
+}  # fmt: skip
+
+
+@cache
+def packer(dtype: DType) -> Callable[[bool | int | float], bytes]:
+    """The function that gives the bytes of a number, which the dtype has, in the machine's order."""
+    code = _PACKED_AS.get(dtype.name)
+    if code is not None:
+        return struct.Struct(f"={code}").pack
+
+    def packed(value: bool | int | float) -> bytes:
+        import numpy as np
+
+        return convert_array(np.asarray(value, np.float64 if dtype.is_float else None), dtype).tobytes()
+
+    return packed
 
 
 def convert_array(array: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:

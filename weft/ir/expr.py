@@ -179,17 +179,21 @@ class Temp(Expr):
 
 def bits(value: Scalar) -> int | bytes:
     """The bits of a constant, by which constants are equal (0.0 is not -0.0, a NaN equals itself)."""
-    return struct.pack("<d", value) if isinstance(value, float) else int(value)
+    return _double(value) if isinstance(value, float) else int(value)
+
+
+_double = struct.Struct("<d").pack
+_single = struct.Struct("<f")
 
 
 def normalize(dtype: DType, value: Scalar) -> Scalar:
     """`value` as the Python scalar that `dtype` holds: wrapped for integers, rounded for floats."""
+    if dtype.is_float:
+        return _round(dtype, float(value))
     match dtype.kind:
         case Kind.BOOL:
             return bool(value)
-        case Kind.FLOAT:
-            return _round(dtype, float(value))
-        case Kind.INT | Kind.UINT:
+        case _:
             n = _truncate(dtype, value) if isinstance(value, float) else int(value)
             n &= (1 << dtype.bits) - 1
             return n - (1 << dtype.bits) if dtype.kind is Kind.INT and n >> (dtype.bits - 1) else n
@@ -204,8 +208,13 @@ def _truncate(dtype: DType, value: float) -> int:
 
 
 def _round(dtype: DType, value: float) -> float:
-    if dtype is dtypes.float64 or math.isnan(value):
+    if dtype is dtypes.float64 or value != value:
         return value
+    if dtype is dtypes.float32:
+        try:
+            return _single.unpack(_single.pack(value))[0]
+        except OverflowError:
+            return math.copysign(math.inf, value)
     if dtype is dtypes.float8_e4m3fn:
         return decode(dtype, encode(dtype, value))
     if math.isinf(value):
@@ -215,8 +224,7 @@ def _round(dtype: DType, value: float) -> float:
     if dtype is dtypes.float8_e5m2:
         return decode(dtype, encode(dtype, value))
     try:
-        code = "<f" if dtype is dtypes.float32 else "<e"
-        return float(struct.unpack(code, struct.pack(code, value))[0])
+        return float(struct.unpack("<e", struct.pack("<e", value))[0])
     except OverflowError:
         return math.copysign(math.inf, value)
 

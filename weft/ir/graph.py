@@ -139,7 +139,7 @@ class Node:
 
 
 _new = object.__new__
-_BUFFER = Op.BUFFER  # to load a member of an enumeration takes ten times as long
+_BUFFER, _CONST = Op.BUFFER, Op.CONST  # to load a member of an enumeration takes ten times as long
 
 _nodes: dict[tuple[Any, ...], ref[Node]] = {}
 """All nodes, weakly. A key names its inputs by id: a live node keeps its inputs alive, so their ids are theirs."""
@@ -244,7 +244,7 @@ def product_axes(axes: Iterable[int]) -> Axes:
 def const(value: Scalar, dtype: DType, shape: Shape = ()) -> Node:
     """`value` in every element."""
     value = normalize(dtype, value)
-    return intern(Op.CONST, (), Fill(bits(value), value), shape, dtype, None)
+    return intern(_CONST, (), Fill(bits(value), value), shape, dtype, None)
 
 
 def arange(size: Int, dtype: DType = int64) -> Node:

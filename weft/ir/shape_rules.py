@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import TypeVar
 
 from weft.ir import dtypes, template
@@ -116,9 +117,14 @@ def _reshape(
     op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None
 ) -> Result:
     (x,) = inputs
-    if shape is None or elements(shape) != elements(x.shape):
+    if shape is None or (shape != x.shape and not _equally_many(shape, x.shape)):
         raise _bad(op, f"{x.shape} does not have the elements of {shape}")
     return shape, x.dtype
+
+
+@lru_cache(4096)
+def _equally_many(a: Shape, b: Shape) -> bool:
+    return bool(elements(a) == elements(b))
 
 
 def _expand(
@@ -170,7 +176,10 @@ def _check_box(op: Op, whole: Shape, box: Box, part: Shape | None) -> None:
         raise _bad(op, f"{box} of size {part} does not fit shape {whole}")
     for n, first, step, size in zip(whole, box.start, box.step, part, strict=True):
         end = first + (size - 1) * step
-        if step < 1 or low(first) < 0 or (high(size) > 0 and high(end - n) >= 0 and low(end - n) >= 0):
+        if isinstance(end, int) and isinstance(n, int) and isinstance(first, int) and isinstance(size, int):
+            if step < 1 or first < 0 or (size > 0 and end >= n):
+                raise _bad(op, f"{box} of size {part} leaves shape {whole}")
+        elif step < 1 or low(first) < 0 or (high(size) > 0 and high(end - n) >= 0 and low(end - n) >= 0):
             raise _bad(op, f"{box} of size {part} leaves shape {whole}")
 
 
@@ -327,7 +336,7 @@ def simplify(op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape, dtype
     """A simpler node with the same value, for the cases that are free to see; None when there is none."""
     if op in BINARY:
         a, b = inputs
-        constant = isinstance(a.attrs, Fill) and isinstance(b.attrs, Fill)
+        constant = a.attrs.__class__ is Fill and b.attrs.__class__ is Fill
         return _fold(op, inputs, shape, dtype) if constant else None
     if op in MOVEMENT:
         return _simplify_movement(op, inputs[0], attrs, shape)
@@ -386,6 +395,8 @@ def _fold(op: Op, inputs: tuple[Node, ...], shape: Shape, dtype: DType) -> Node 
     return None if value is None else const(value, dtype, shape)
 
 
+_RESHAPE, _RANGE = Op.RESHAPE, Op.RANGE  # to load a member takes ten times as long
+
 SIMPLIFIED_OVER = frozenset({Op.CONST, Op.RANGE, Op.RESHAPE})
 """The ops of inputs that movements are simplified by. Over others they depend on shapes and attributes alone."""
 
@@ -404,7 +415,7 @@ _ALSO_CONSTANT = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SHRINK, Op.FLI
 def _reshaped(x: Node, attrs: Attrs, shape: Shape) -> Node | None:
     if x.shape == shape:
         return x
-    return apply(x.op, x.inputs, None, shape) if x.op is Op.RESHAPE and x.storage is None else None
+    return apply(x.op, x.inputs, None, shape) if x.op is _RESHAPE and x.storage is None else None
 
 
 def _expanded(x: Node, attrs: Attrs, shape: Shape) -> Node | None:
@@ -418,7 +429,7 @@ def _permuted(x: Node, attrs: Attrs, shape: Shape) -> Node | None:
 def _shrunk(x: Node, attrs: Attrs, shape: Shape) -> Node | None:
     if x.shape == shape:  # whole axes can only start at 0 with step 1 (or have one element)
         return x
-    if x.op is Op.RANGE and shape == (1,) and isinstance(attrs, Box):
+    if x.op is _RANGE and shape == (1,) and isinstance(attrs, Box):
         first = attrs.start[0]
         return const(first, x.dtype, shape) if isinstance(first, int) else None
     return None

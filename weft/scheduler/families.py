@@ -16,20 +16,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from weft.backends.protocol import Device, Memory
-from weft.backends.storage import from_numpy
-from weft.errors import WeftError
-from weft.ir.dtypes import DType, convert_array
+from weft.errors import MemoryPlanError, WeftError
+from weft.ir.dtypes import DType, packer
 from weft.ir.errors import IRError
 from weft.ir.expr import Scalar
 from weft.ir.graph import Node
 from weft.ir.graph_verify import verify_graph
+from weft.ir.index import Var
 from weft.lazy_dataclass import dataclass
 from weft.scheduler import disk_cache, recipes
-from weft.scheduler.outline import Outline, followed, number_dtypes, outline, rebuilt, result_shapes, roles
-from weft.scheduler.plan import Plan
+from weft.scheduler.outline import (
+    Outline,
+    followed,
+    number_dtypes,
+    outline,
+    outline_like_before,
+    rebuilt,
+    result_shapes,
+    roles,
+)
+from weft.scheduler.plan import Feed, Plan, Runs, Shared
 from weft.scheduler.recipes import Recipe
 from weft.scheduler.signature import Key, Result, Signature, signature
 from weft.scheduler.unrolled import Unrolled
@@ -87,17 +94,24 @@ class _General:
     """With `Unrolled`, a plan for each number of steps of its loops; see `plans`."""
     graph: Callable[[], tuple[Node, ...]]
     recipe: Recipe
-    dtypes: tuple[DType, ...]
-    """The dtypes of the numbers that are read from memory."""
-    plans: dict[tuple[int, ...], Plan] = field(default_factory=dict["tuple[int, ...]", Plan])
+    lifted: tuple[tuple[int, Callable[[Scalar], bytes]], ...]
+    """The places of the numbers that are read from memory, and what gives their bytes."""
+    variables: tuple[Var, ...]
+    """The plan's variables, as the pattern has them."""
+    plans: dict[tuple[int, ...], tuple[Plan, Shared]] = field(
+        default_factory=dict["tuple[int, ...]", "tuple[Plan, Shared]"]
+    )
+    """Plans by the values of their variables, none where no loop depends on them; and what graphs share of each."""
 
-    def plan_of(self, values: tuple[int, ...], names: Sequence[str]) -> Plan:
-        """The plan for these values of its variables."""
-        if isinstance(self.plan, Plan):
-            return self.plan
-        found = self.plans.get(values)
+    def plan_of(self, values: tuple[int, ...]) -> tuple[Plan, Shared]:
+        """The plan for these values of its variables, and what graphs share of it."""
+        at = values if isinstance(self.plan, Unrolled) else ()
+        found = self.plans.get(at)
         if found is None:
-            found = self.plans[values] = self.plan.plan(dict(zip(names, values, strict=True)))
+            plan = self.plan
+            if isinstance(plan, Unrolled):
+                plan = plan.plan({v.name: x for v, x in zip(self.variables, values, strict=True)})
+            found = self.plans[at] = plan, Shared(self.graph, seconds=_work_seconds(plan))
             if len(self.plans) > LOOP_PLANS:
                 self.plans.pop(next(iter(self.plans)))
         return found
@@ -135,7 +149,7 @@ def plan_for(
 ) -> Plan | None:
     """The plan for the graph as one of a family; None for the first one, and for those that have a plan of their own.
     `make` builds plans; `met` gives the plan of a graph met before, if it is there."""
-    own = outline(sig.key.rows)
+    own = outline_like_before(sig.key.rows)
     family = _family_if_any(device, replaces, own)
     if family is not None:
         found = _found(family, own, sig.key.rows, device, replaces, make)
@@ -187,7 +201,7 @@ def teach(sig: Signature, device: Device, replaces: Replaces) -> None:
     """Learn from a graph that is not going to run: the next one that is alike gets a plan for all sizes."""
     _met[device, replaces, _coarse(sig.key.rows)] = None
     _bounded(_met)
-    own = outline(sig.key.rows)
+    own = outline_like_before(sig.key.rows)
     family = _family(device, replaces, own)
     if not family.plans and not family.stored and len(family.samples) < SAMPLES and own not in family.samples:
         family.samples.append(own)
@@ -197,9 +211,24 @@ def known(sig: Signature, device: Device) -> Plan | None:
     """The plan of its family that computing the graph would take, if there is one already. Nothing is built."""
     if sig.variables or sig.homeless:
         return None
-    own = outline(sig.key.rows)
+    own = outline_like_before(sig.key.rows)
     family = _family_if_any(device, (), own)
     return None if family is None else _found(family, own, sig.key.rows, device, (), None)
+
+
+def known_plan(sig: Signature, device: Device, replaces: Replaces) -> Plan | None:
+    """As `plan_for`, where a plan is in memory that serves the graph."""
+    own = outline_like_before(sig.key.rows)
+    family = _families.get((device, replaces, own.key))
+    if family is None:
+        return None
+    for general in family.plans:
+        if any(_room(r) < _room(general) and r.bind(own) is not None for r in family.stored):
+            return None
+        found = _bound(general, own, device, replaces)
+        if found is not None:
+            return found
+    return None
 
 
 def _found(
@@ -236,14 +265,13 @@ def _room(given: _General | Recipe) -> int:
 
 def turns(plan: Plan) -> int:
     """The number of runs after which a plan of its own pays, for a graph that shares one; 0 for those that do not."""
-    if plan.shared is None:
+    shared = plan.shared
+    if shared is None:
         return 0
-    if not plan.shared.sizes:
+    if not shared.sizes:
         return NEVER
-    seconds = _seconds(plan, plan.shared.share)
-    return (
-        1 << max(int(KERNEL_SECONDS * len(plan.codes) / (OWN_RATE * seconds + CALL_SECONDS)), 2).bit_length()
-    )
+    saved = OWN_RATE * _shared_seconds(plan, shared) + CALL_SECONDS
+    return 1 << max(int(KERNEL_SECONDS * len(plan.codes) / saved), 2).bit_length()
 
 
 def is_slow(plan: Plan) -> bool:
@@ -254,13 +282,22 @@ def is_slow(plan: Plan) -> bool:
         return False
     runs = shared.runs
     if runs.expected is None:
-        runs.expected = _seconds(plan, shared.share) + RUN_SECONDS
+        runs.expected = _shared_seconds(plan, shared) + RUN_SECONDS
     return runs.seconds - runs.count * runs.expected >= worth
 
 
-def _seconds(plan: Plan, share: float = 1.0) -> float:
-    """The time that a run takes, roughly: with `share` of the work that the steps are described with."""
-    return sum([share * max(s.flops / FLOPS, s.bytes / BYTES) + LAUNCH_SECONDS for s in plan.steps])
+def _seconds(plan: Plan) -> float:
+    """The time that a run takes, roughly, with the work that the steps are described with."""
+    return _work_seconds(plan) + len(plan.steps) * LAUNCH_SECONDS
+
+
+def _shared_seconds(plan: Plan, shared: Shared) -> float:
+    """The same, with the share of that work that there is for the sizes of a graph."""
+    return shared.share * shared.seconds + len(plan.steps) * LAUNCH_SECONDS
+
+
+def _work_seconds(plan: Plan) -> float:
+    return sum([max(s.flops / FLOPS, s.bytes / BYTES) for s in plan.steps])
 
 
 def _family(device: Device, replaces: Replaces, own: Outline) -> _Family:
@@ -362,26 +399,36 @@ def _general(made: Unrolled, recipe: Recipe, rows: tuple[Any, ...], device: Devi
     def graph() -> tuple[Node, ...]:
         return rebuilt(rows, recipe.pattern.sizes, frozenset(recipe.lifted), device.info.name).outputs
 
-    return _General(
-        made if made.varies else made.plan({}), graph, recipe, tuple([dtypes[k] for k in recipe.lifted])
-    )
+    lifted = tuple([(k, packer(dtypes[k])) for k in recipe.lifted])
+    variables = tuple([recipe.pattern.variables[k] for k in recipe.variables])
+    return _General(made if made.varies else made.plan({}), graph, recipe, lifted, variables)
 
 
 def _bound(general: _General, own: Outline, device: Device, replaces: Replaces) -> Plan | None:
     """The plan for a graph of these sizes and numbers; None where they do not fit."""
-    recipe, numbers = general.recipe, own.numbers
+    recipe = general.recipe
     values = recipe.bind(own)
     if values is None:
         return None
-    lifted = zip(recipe.lifted, general.dtypes, strict=True)
-    given = [_memory(numbers[k], dtype, device) for k, dtype in lifted]
-    feed = tuple([k if k < recipe.leaves else given[k - recipe.leaves] for k in recipe.order])
+    feed: Feed = recipe.order
+    if general.lifted:
+        numbers, leaves = own.numbers, recipe.leaves
+        given = [_memory(packed(numbers[k]), device) for k, packed in general.lifted]
+        feed = tuple([k if k < leaves else given[k - leaves] for k in feed])
     bound = tuple([values[k] for k in recipe.variables])
-    plan = general.plan_of(bound, [recipe.pattern.variables[k].name for k in recipe.variables])
-    return plan.bound(bound, feed, dict(replaces), general.graph)
+    plan, shared = general.plan_of(bound)
+    if bound:
+        shared = Shared(
+            shared.graph, tuple(zip(general.variables, bound, strict=True)), Runs(), shared.seconds
+        )
+    return plan.bound(bound, feed, dict(replaces), shared)
 
 
-def _memory(value: Scalar, dtype: DType, device: Device) -> Memory:
+def _memory(data: bytes, device: Device) -> Memory:
     """A number in memory of the device."""
-    array = np.asarray(value, np.float64 if dtype.is_float else None)
-    return from_numpy(convert_array(array, dtype), dtype, device).memory
+    try:
+        memory = device.allocate(len(data))
+    except MemoryError as error:
+        raise MemoryPlanError(f"a number does not fit: {error}") from error
+    device.write(memory, memoryview(data))
+    return memory

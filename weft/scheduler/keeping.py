@@ -12,8 +12,10 @@ stored with the results, unless it is no work to compute or takes much more memo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
-from weft.ir.graph import Node, elements
+from weft.ir.dtypes import DType
+from weft.ir.graph import Node, Shape, elements
 from weft.ir.index import high
 from weft.ir.ops import MOVEMENT, Op
 
@@ -28,11 +30,10 @@ _WRITES = frozenset({Op.UPDATE, Op.SCATTER})
 
 def worth_keeping(held: Iterable[Node], outputs: Sequence[Node], leaves: Sequence[Node]) -> tuple[Node, ...]:
     """The nodes of `held`, inputs before their users, to be stored when `outputs` are computed from `leaves`."""
-    if any(
-        n.op is Op.BUFFER and n.device is None for n in leaves
-    ):  # files: what is computed may not fit in memory
-        return ()
-    room = FREE_BYTES + sum(map(nbytes, leaves)) + sum(map(nbytes, outputs))
+    for n in leaves:
+        if n.device is None and n.op is Op.BUFFER:  # files: what is computed may not fit in memory
+            return ()
+    room, counted = FREE_BYTES, False
     known = set(outputs)
     kept: list[Node] = []
     for node in held:
@@ -46,6 +47,8 @@ def worth_keeping(held: Iterable[Node], outputs: Sequence[Node], leaves: Sequenc
         if source.device is None and is_formula(source):
             continue
         size = nbytes(node)
+        if size > room and not counted:
+            room, counted = room + sum(map(nbytes, leaves)) + sum(map(nbytes, outputs)), True
         if size > nbytes(source) or size > room:
             continue
         room -= size
@@ -71,4 +74,9 @@ def is_formula(node: Node) -> bool:
 
 def nbytes(node: Node) -> int:
     """The memory that a value takes."""
-    return int(high(elements(node.shape))) * node.dtype.itemsize
+    return _nbytes(node.shape, node.dtype)
+
+
+@lru_cache(4096)
+def _nbytes(shape: Shape, dtype: DType) -> int:
+    return int(high(elements(shape))) * dtype.itemsize

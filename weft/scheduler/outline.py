@@ -15,6 +15,7 @@ from dataclasses import field
 from enum import IntEnum, auto
 from functools import lru_cache
 from typing import Any, TypeAlias, cast
+from weakref import WeakKeyDictionary
 
 from weft.ir import graph
 from weft.ir.dtypes import DType
@@ -42,6 +43,8 @@ class Role(IntEnum):
 
 
 _ROLES = {Box: Role.START, Padding: Role.PADDING}
+
+_CALL, _CONST = Op.CALL, Op.CONST  # to load a member of an enumeration takes ten times as long
 
 CHOOSING = frozenset({Op.CONST, Op.RANGE, Op.EXPAND, Op.SHRINK})
 
@@ -89,31 +92,97 @@ def is_plain(value: Scalar, dtype: DType) -> bool:
 def outline(rows: Sequence[Any]) -> Outline:
     """The outline of a signature's rows, in which no size is a runtime variable. A call stands for the rows that it
     was recorded with."""
+    return _walked(rows).found
+
+
+WALKS_KEPT = 256
+"""Graphs that later ones are compared with; the one met longest ago goes first."""
+
+
+@dataclass(slots=True, eq=False)
+class _Walk:
+    """The rows of the latest of some graphs, and its outline; which parts that of all of them has, and where the sizes
+    and numbers of each row begin."""
+
+    rows: Sequence[Any]
+    parts: tuple[Any, ...]
+    starts: tuple[tuple[int, int], ...]
+    found: Outline
+
+
+_walks: dict[tuple[Any, ...], _Walk] = {}
+
+
+def outline_like_before(rows: Sequence[Any]) -> Outline:
+    """As `outline`, in less time where the latest graph with as many rows differs in sizes and numbers of few of them.
+    By one thread at a time."""
+    last = rows[-2]
+    at = (len(rows), rows[-1], last[0], last[2])
+    before = _walks.get(at)
+    if before is not None:
+        if before.rows is rows:
+            return before.found
+        found = _like(before, rows)
+        if found is not None:
+            before.rows, before.found = rows, found
+            return found
+        del _walks[at]
+    while len(_walks) >= WALKS_KEPT:
+        del _walks[next(iter(_walks))]
+    made = _walks[at] = _walked(rows)
+    return made.found
+
+
+def _like(before: _Walk, rows: Sequence[Any]) -> Outline | None:
+    """The outline of rows that differ from those before in sizes and numbers alone; None where they do in more."""
+    known = before.found
+    sizes, numbers = list(known.sizes), list(known.numbers)
+    parts, starts = before.parts, before.starts
+    last = len(parts)
+    for at, (row, old) in enumerate(zip(rows, before.rows, strict=True)):
+        if row != old:
+            if at == last:
+                return None
+            own, own_sizes, own_numbers = _part(row)
+            if own != parts[at]:
+                return None
+            size, number = starts[at]
+            sizes[size : size + len(own_sizes)] = own_sizes
+            numbers[number : number + len(own_numbers)] = own_numbers
+    return Outline(known.key, tuple(sizes), tuple(numbers))
+
+
+def _walked(rows: Sequence[Any]) -> _Walk:
+    """The outline of rows, and its parts by row."""
     sizes: list[int] = []
     numbers: list[Scalar] = []
-    out: list[Any] = []
+    parts: list[Any] = []
+    starts: list[tuple[int, int]] = []
     for row in rows[:-1]:
-        if row[0].__class__ is DType:
-            dtype, shape, device = row
-            sizes += shape
-            out.append((dtype, _pattern_of(shape), device))
-            continue
-        op, attrs, dtype, shape = row[:4]
-        sizes += shape
-        if op is Op.CALL:
-            within = inside(attrs)
-            sizes += within.sizes
-            numbers += within.numbers
-            out.append((within.key, *row[4:]))
-            continue
-        kind, own = taken_apart(attrs)
-        sizes += own
-        if op is Op.CONST and not is_plain(attrs.value, dtype):
-            numbers.append(attrs.value)
-            kind = Fill
-        out.append((op, kind, dtype, _pattern_of(shape), *row[4:]))
-    out.append(rows[-1])
-    return Outline(OutlineKey(tuple(out)), tuple(sizes), tuple(numbers))
+        part, own_sizes, own_numbers = _part(row)
+        starts.append((len(sizes), len(numbers)))
+        parts.append(part)
+        sizes += own_sizes
+        numbers += own_numbers
+    key = OutlineKey((*parts, rows[-1]))
+    return _Walk(rows, tuple(parts), tuple(starts), Outline(key, tuple(sizes), tuple(numbers)))
+
+
+def _part(row: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...], tuple[Scalar, ...]]:
+    """A row without sizes and numbers, and these."""
+    if row[0].__class__ is DType:
+        dtype, shape, device = row
+        return (dtype, _pattern_of(shape), device), shape, ()
+    op, attrs, dtype, shape = row[:4]
+    if attrs is None:
+        return (op, None, dtype, _pattern_of(shape), *row[4:]), shape, ()
+    if op is _CALL:
+        within = inside(attrs)
+        return (within.key, *row[4:]), (*shape, *within.sizes), within.numbers
+    if op is _CONST and not is_plain(attrs.value, dtype):
+        return (op, Fill, dtype, _pattern_of(shape)), shape, (attrs.value,)
+    kind, own = taken_apart(attrs)
+    return (op, kind, dtype, _pattern_of(shape), *row[4:]), (*shape, *own), ()
 
 
 def _pattern_of(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -124,8 +193,20 @@ def _pattern_of(shape: tuple[int, ...]) -> tuple[int, ...]:
 @lru_cache(maxsize=1024)
 def inside(template: GraphTemplate) -> Outline:
     """The outline of the rows of a recorded graph."""
+    told = _told.get(template)
+    if told is not None:
+        return told
     rows = [(r.op, r.attrs, r.dtype, r.shape, *r.inputs) for r in template.rows]
     return outline((*rows, (len(template.placeholders), *template.results)))
+
+
+_told: WeakKeyDictionary[GraphTemplate, Outline] = WeakKeyDictionary()
+"""Outlines of graphs that were made by those of other sizes."""
+
+
+def tell(template: GraphTemplate, found: Outline) -> None:
+    """Have `inside` give this outline, which the template has."""
+    _told[template] = found
 
 
 def number_dtypes(rows: Sequence[Any]) -> Iterator[DType]:
@@ -242,16 +323,14 @@ def _without_calls(rows: Sequence[Any]) -> Iterator[tuple[Op | None, Any, DType,
 
 def taken_apart(attrs: Any) -> tuple[Any, tuple[int, ...]]:
     """Attributes without their sizes, and these."""
-    match attrs:
-        case Box():
-            return attrs.step, cast("tuple[int, ...]", attrs.start)
-        case Padding():
-            return (attrs.interior, attrs.fill_bits), cast("tuple[int, ...]", (*attrs.low, *attrs.high))
-        case LoopNode():
-            kind = (attrs.part, attrs.number, attrs.body.step_key)
-            return kind, (cast("int", attrs.body.length),)
-        case _:
-            return attrs, ()
+    kind = attrs.__class__
+    if kind is Box:
+        return attrs.step, attrs.start
+    if kind is Padding:
+        return (attrs.interior, attrs.fill_bits), (*attrs.low, *attrs.high)
+    if kind is LoopNode:
+        return (attrs.part, attrs.number, attrs.body.step_key), (attrs.body.length,)
+    return attrs, ()
 
 
 def put_together(attrs: Attrs, sizes: tuple[Int, ...]) -> Attrs:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from time import perf_counter
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from weft.backends.protocol import Code, Commands, Device, Executable, Memory, Repeater
 from weft.backends.storage import Storage
@@ -63,11 +63,13 @@ class Runs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shared:
-    """The graph of all sizes that a plan was built for, values of its runtime variables, and the runs with these."""
+    """The graph of all sizes that a plan was built for, values of its runtime variables, and the runs with these.
+    `seconds`: a run's time with the largest sizes, by rough rates, but for what starting kernels takes."""
 
     graph: Callable[[], tuple[Node, ...]]
     sizes: tuple[tuple[Var, int], ...] = ()
     runs: Runs = field(default_factory=Runs)
+    seconds: float = 0.0
 
     @property
     def outputs(self) -> tuple[Node, ...]:
@@ -128,37 +130,37 @@ class Plan:
     within: Within | None = None
     updating: threading.RLock = field(init=False, default_factory=threading.RLock)
     """Held by a run that updates memory in place and has to tell how far it got: runs are counted by the executable."""
-    sizes: tuple[Size, ...] | None = field(init=False)
+    sizes: tuple[Size, ...] | None = None
     """Bytes, dtype, shape and memory of each result; None where runtime variables have a say."""
 
     def __post_init__(self) -> None:
-        varies = any(n.__class__ is not int for o in self.outputs for n in o.shape)
-        fixed = (
-            None
-            if varies
-            else tuple([(_nbytes(o.dtype, o.shape), o.dtype, o.shape, o.replaces) for o in self.outputs])
-        )
-        object.__setattr__(self, "sizes", fixed)
+        if self.sizes is None:
+            object.__setattr__(self, "sizes", _fixed(self.outputs))
 
     def bound(
         self,
         values: Sequence[int],
         feed: Feed,
         replaces: Mapping[int, int],
-        graph: Callable[[], tuple[Node, ...]],
+        shared: Shared,
     ) -> Plan:
-        """The plan for these values of the runtime variables, which is built for the results `graph`. `replaces`: the
-        leaf that is asked to be replaced, by the output."""
-        env = {v.name: x for v, x in zip(self.variables, values, strict=True)}
-        outputs: list[OutputSpec] = []
-        for k, o in enumerate(self.outputs):
-            if env or o.replaces is not None:
-                shape = tuple([n if n.__class__ is int else int(evaluate(n, env)) for n in o.shape])
-                o = OutputSpec(o.dtype, shape, None if o.replaces is None else replaces[k])
-            outputs.append(o)
+        """The plan for these values of the runtime variables, which serves other graphs, too. `replaces`: the leaf
+        that is asked to be replaced, by the output."""
+        outputs, sizes = self.outputs, self.sizes
+        if sizes is None or replaces:
+            env = {v.name: x for v, x in zip(self.variables, values, strict=True)}
+            outputs = tuple([
+                OutputSpec(
+                    o.dtype,
+                    tuple([n if n.__class__ is int else int(evaluate(n, env)) for n in o.shape]),
+                    None if o.replaces is None else replaces[k],
+                )
+                for k, o in enumerate(outputs)
+            ])  # fmt: skip
+            sizes = None
         made = Plan(  # once for each number that is new, and `replace` would look through all fields
-            self.device, self.commands, self.codes, tuple(outputs), (), self.steps, self.executable, self.largest,
-            (*values, *self.constants), feed, Shared(graph, tuple(zip(self.variables, values, strict=True))),
+            self.device, self.commands, self.codes, outputs, (), self.steps, self.executable, self.largest,
+            (*values, *self.constants), feed, shared, None, sizes,
         )  # fmt: skip
         object.__setattr__(made, "updating", self.updating)  # which goes with the executable
         return made
@@ -310,6 +312,17 @@ class Plan:
             f"between: {error}. Largest: {rows}. Use smaller batches, recompute (checkpoint) the largest, or raise the "
             "limit"
         )
+
+
+def _fixed(outputs: Sequence[OutputSpec]) -> tuple[Size, ...] | None:
+    """The sizes of results; None where runtime variables have a say."""
+    found: list[Size] = []
+    for o in outputs:
+        for n in o.shape:
+            if n.__class__ is not int:
+                return None
+        found.append((_nbytes(o.dtype, o.shape), o.dtype, cast("tuple[int, ...]", o.shape), o.replaces))
+    return tuple(found)
 
 
 def _nbytes(dtype: DType, shape: Sequence[Int]) -> int:

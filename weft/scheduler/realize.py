@@ -23,7 +23,7 @@ from weft.ir.rewrite import rebuilt
 from weft.lazy_dataclass import dataclass
 from weft.scheduler import disk_cache, elements, families, repeats
 from weft.scheduler.keeping import FREE_BYTES, nbytes
-from weft.scheduler.outline import outline
+from weft.scheduler.outline import outline_like_before
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Signature, signature, snapshot
 from weft.scheduler.unrolled import Unrolled
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class _Kept:
     """A plan, and when it was last used: a number that grows. `turns`: for a graph that shares the plan of its family,
-    how often it may come before it gets its own, if that is on disk, and `later`, before it is built; 0 for a plan of
-    its own."""
+    how often it may come before it gets its own, if that is on disk, and `later`, before it is built (None where that
+    is not known yet); 0 for a plan of its own."""
 
     plan: Plan
     used: int
     turns: int = 0
-    later: int = 0
+    later: int | None = 0
     final: Final | None = None
     """The plan that takes over from a basic one, see basic/tiers.py."""
 
@@ -133,7 +133,7 @@ def _cut(nodes: Sequence[Node], sig: Signature, device: Device) -> Sequence[Sequ
     if not order or (device, sig.key, ()) in _plans:
         return None
     kinds = repeats.kinds_of(order)
-    if not _memory.changes(frozenset(kinds), lambda: hash(outline(sig.key.rows).key)):
+    if not _memory.changes(frozenset(kinds), lambda: hash(outline_like_before(sig.key.rows).key)):
         return None
     return None if families.known(sig, device) is not None else repeats.segments(nodes, order, kinds, _memory)
 
@@ -351,32 +351,46 @@ def plan_for(
     with _lock:
         kept = _plans.get(key)
         if kept is None or (due and kept.turns):
-            with not_collected():
-                alike = sig.key.pinned or settings.deterministic()  # then each graph has a plan of its own
-                shares = dynamic and not sig.variables and not sig.homeless and not alike
-                plan: Plan | None = None
-                final: Final | None = None
-                if kept is not None and kept.final is not None:
-                    plan = kept.final.plan
-                elif shares and (stays if kept is None else kept.later):
-                    stored = _from_disk(device, sig, dict(replaces))
-                    plan = None if stored is None else stored.plan({})
-                    if plan is None and kept is not None:
-                        kept.turns, kept.later = kept.later, 0
-                        return kept.plan
-                if kept is None and shares and plan is None:
-                    plan = families.plan_for(sig, device, replaces, _from_disk_or_built, _met)
-                    if plan is None and at_once and settings.tiers():
-                        plan, final = _soonest(device, sig)
-                if plan is None:
-                    plan = _from_disk_or_built(device, sig, dict(replaces)).plan({})
-            turns = families.turns(plan)
-            soon = min(turns, COMES_BACK) if final is None else families.NEVER
-            kept = _plans[key] = _Kept(plan, next(_clock), soon, max(turns - soon, 0), final)
+            alike = sig.key.pinned or settings.deterministic()  # then each graph has a plan of its own
+            shares = dynamic and not sig.variables and not sig.homeless and not alike
+            plan = (
+                families.known_plan(sig, device, replaces) if kept is None and shares and not stays else None
+            )
+            final: Final | None = None
+            if plan is None:
+                with not_collected():
+                    if kept is not None and kept.final is not None:
+                        plan = kept.final.plan
+                    elif shares and (stays if kept is None else _later(kept)):
+                        stored = _from_disk(device, sig, dict(replaces))
+                        plan = None if stored is None else stored.plan({})
+                        if plan is None and kept is not None:
+                            kept.turns, kept.later = _later(kept), 0
+                            return kept.plan
+                    if kept is None and shares and plan is None:
+                        plan = families.plan_for(sig, device, replaces, _from_disk_or_built, _met)
+                        if plan is None and at_once and settings.tiers():
+                            plan, final = _soonest(device, sig)
+                    if plan is None:
+                        plan = _from_disk_or_built(device, sig, dict(replaces)).plan({})
+            if final is not None:
+                kept = _Kept(plan, next(_clock), families.NEVER, 0, final)
+            elif plan.shared is not None:
+                kept = _Kept(plan, next(_clock), COMES_BACK, None)
+            else:
+                kept = _Kept(plan, next(_clock))
+            _plans[key] = kept
             _steps[0] += kept.steps
             if len(_plans) > PLANS_KEPT or _steps[0] > STEPS_KEPT:
                 _forget_oldest()
         return kept.plan
+
+
+def _later(kept: _Kept) -> int:
+    """The number of times that a graph may come, beyond COMES_BACK, before a plan of its own is built."""
+    if kept.later is None:
+        kept.later = max(families.turns(kept.plan) - COMES_BACK, 0)
+    return kept.later
 
 
 def is_settled(sig: Signature, device: Device, dynamic: bool) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from weft.backends.storage import Storage
 from weft.ir import graph
 from weft.ir.dtypes import DType
-from weft.ir.graph import Attrs, Box, Node, Padding, Shape, Target
+from weft.ir.graph import Attrs, Axes, Box, Fill, Node, Padding, Shape, Target
 from weft.ir.index import Var, variables
 from weft.ir.loop_body import LoopNode
 from weft.ir.numerics import pinned
@@ -156,10 +156,19 @@ def signature(
                 break
             op, attrs, shape = node.op, node.attrs, node.shape
             numbers[node] = len(rows)
-            rows.append((op, attrs, node.dtype, shape, *map(number_of, node.inputs)))
+            if len(inputs) == 2:
+                a, b = inputs
+                rows.append((op, attrs, node.dtype, shape, numbers[a], numbers[b]))
+            elif len(inputs) == 1:
+                rows.append((op, attrs, node.dtype, shape, numbers[inputs[0]]))
+            else:
+                rows.append((op, attrs, node.dtype, shape, *map(number_of, inputs)))
             shapes.add(shape)
-            copies = copies or op is _COPY
             if attrs is None:
+                continue
+            copies = copies or op is _COPY
+            kind = attrs.__class__
+            if kind is Axes or kind is Fill:
                 continue
             if isinstance(attrs, Box):
                 symbolic = symbolic or any(i.__class__ is not int for i in attrs.start)

@@ -11,6 +11,7 @@ there would give, so none is made where sizes coincide that differed in the reco
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
 
 from weft.ir.dtypes import DType
 from weft.ir.expr import Scalar, bits, normalize
@@ -19,7 +20,7 @@ from weft.ir.index import Index, Int, Var, evaluate
 from weft.ir.ops import Op
 from weft.ir.template import GraphTemplate, Row
 from weft.lazy_dataclass import dataclass
-from weft.scheduler.outline import inside, is_plain, put_together, taken_apart
+from weft.scheduler.outline import Outline, OutlineKey, inside, is_plain, put_together, taken_apart, tell
 from weft.scheduler.varying import POLYNOMIALS, Column, expressed
 
 
@@ -48,6 +49,29 @@ class SizedTemplate:
     expressions: tuple[Index, ...]
     """All that sizes are, but for those that are known."""
     known: frozenset[int]
+    key: OutlineKey
+    """The outline that all of the templates have."""
+    _shapes: tuple[tuple[Int, ...], ...] = field(init=False)
+    """The different shapes of the rows."""
+    _forms: tuple[_Form | None, ...] = field(init=False)
+    """The form of each row that sizes have a say in."""
+
+    def __post_init__(self) -> None:
+        shapes: dict[tuple[Int, ...], int] = {}
+        forms: list[_Form | None] = []
+        at = met = 0
+        for r in self.rows:
+            shape, at = self.sizes[at : at + len(r.shape)], at + len(r.shape)
+            count = 0 if isinstance(r.attrs, Fill) else len(taken_apart(r.attrs)[1])
+            own, at = self.sizes[at : at + count], at + count
+            number = None
+            if isinstance(r.attrs, Fill) and not is_plain(r.attrs.value, r.dtype):
+                number, met = self.numbers[met], met + 1
+            number = number if isinstance(number, Count) else None
+            varies = number is not None or any(isinstance(s, Index) for s in (*shape, *own))
+            forms.append(_Form(shapes.setdefault(shape, len(shapes)), own, number) if varies else None)
+        object.__setattr__(self, "_shapes", tuple(shapes))
+        object.__setattr__(self, "_forms", tuple(forms))
 
     def at(self, env: Mapping[str, int]) -> GraphTemplate | None:
         """The template for these values of the variables; None where sizes coincide."""
@@ -55,27 +79,42 @@ class SizedTemplate:
         found = set(value.values())
         if len(found) < len(value) or min(found, default=2) < 2 or not found.isdisjoint(self.known):
             return None
-        sizes = iter([s if isinstance(s, int) else value[s] for s in self.sizes])
-        numbers = iter(self.numbers)
+
+        def known(sizes: tuple[Int, ...]) -> tuple[int, ...]:
+            return tuple([s if isinstance(s, int) else value[s] for s in sizes])
+
+        shapes = list(map(known, self._shapes))
         rows: list[Row] = []
-        for r in self.rows:
-            shape = tuple([next(sizes) for _ in r.shape])
+        numbers: list[Scalar] = []
+        for r, form in zip(self.rows, self._forms, strict=True):
+            if form is None:
+                rows.append(r)
+                continue
             attrs: Attrs = r.attrs
-            if isinstance(attrs, Fill):
-                if not is_plain(attrs.value, r.dtype):
-                    number = next(numbers)
-                    if isinstance(number, Count):
-                        attrs = number.at(env, r.dtype)
-                        if is_plain(attrs.value, r.dtype):
-                            return None
-            elif own := taken_apart(attrs)[1]:
-                attrs = put_together(attrs, tuple([next(sizes) for _ in own]))
-            rows.append(Row(r.op, r.inputs, attrs, shape, r.dtype))
-        given = [
-            (tuple([s if isinstance(s, int) else value[s] for s in shape]), dtype)
-            for shape, dtype in self.placeholders
-        ]
-        return GraphTemplate(tuple(given), tuple(rows), self.results)
+            if form.number is not None:
+                attrs = form.number.at(env, r.dtype)
+                if is_plain(attrs.value, r.dtype):
+                    return None
+                numbers.append(attrs.value)
+            elif form.own:
+                attrs = put_together(attrs, known(form.own))
+            rows.append(Row(r.op, r.inputs, attrs, shapes[form.shape], r.dtype))
+        made = GraphTemplate(
+            tuple([(known(shape), dtype) for shape, dtype in self.placeholders]), tuple(rows), self.results
+        )
+        counts = iter(numbers)
+        outline = tuple([next(counts) if isinstance(x, Count) else x for x in self.numbers])
+        tell(made, Outline(self.key, known(self.sizes), outline))
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """The part of a row that sizes have a say in: the number of its shape, sizes of its attributes, a number."""
+
+    shape: int
+    own: tuple[Int, ...]
+    number: Count | None
 
 
 def learned(
@@ -118,6 +157,7 @@ def learned(
         numbers,
         tuple([e for e in distinct if isinstance(e, Index)]),
         frozenset([s for s in distinct if isinstance(s, int)]),
+        own.key,
     )
 
 

@@ -16,7 +16,7 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import TypeAlias
 
-from weft.ir.index import Index, Int, Var, at_least, ceildiv, evaluate, floordiv, substitute
+from weft.ir.index import Index, Int, Sum, Var, at_least, ceildiv, evaluate, floordiv, substitute
 from weft.ir.index import variables as index_variables
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.outline import Follows, Padded, Role, Share, Total
@@ -45,7 +45,8 @@ class Pattern:
     places: tuple[int, ...]
     """The place that each variable is read at."""
     _constants: tuple[Callable[[Column], tuple[int, ...]], tuple[int, ...]]
-    _expressions: tuple[tuple[Index, Callable[[Column], tuple[int, ...]]], ...]
+    _expressions: tuple[tuple[Callable[[Column], int], int, Callable[[Column], tuple[int, ...]] | None], ...]
+    """The value of each expression by those of the variables, the first place that has it, and the others."""
 
     @staticmethod
     def of(variables: tuple[Var, ...], sizes: tuple[Int, ...], places: tuple[int, ...]) -> Pattern:
@@ -57,7 +58,9 @@ class Pattern:
         for k, s in enumerate(sizes):
             if not isinstance(s, int):
                 varying.setdefault(s, []).append(k)
-        expressions = tuple([(e, _several(at)) for e, at in varying.items()])
+        expressions = tuple([
+            (_evaluator(e, variables), at[0], _several(at[1:]) if len(at) > 1 else None) for e, at in varying.items()
+        ])  # fmt: skip
         return Pattern(variables, sizes, places, (_several(fixed), expected), expressions)
 
     def bind(self, sizes: Column) -> tuple[int, ...] | None:
@@ -69,15 +72,22 @@ class Pattern:
         read, expected = self._constants
         if read(sizes) != expected:
             return None
-        env = self.environment(values)
-        for e, places in self._expressions:
-            if set(places(sizes)) != {evaluate(e, env)}:
+        for value_of, place, others in self._expressions:
+            value = value_of(values)
+            if sizes[place] != value or (others is not None and set(others(sizes)) != {value}):
                 return None
         return values
 
-    def environment(self, values: Sequence[int]) -> dict[str, int]:
-        """The variables' values by name."""
-        return {v.name: x for v, x in zip(self.variables, values, strict=True)}
+
+def _evaluator(e: Index, variables: Sequence[Var]) -> Callable[[Column], int]:
+    """The function that gives the value of an expression by those of the variables."""
+    if isinstance(e, Var):
+        return itemgetter(variables.index(e))
+    if isinstance(e, Sum) and len(e.terms) == 1 and isinstance(of := e.terms[0][0], Var):
+        k, factor, rest = variables.index(of), e.terms[0][1], e.const
+        return lambda values: values[k] * factor + rest
+    names = [v.name for v in variables]
+    return lambda values: evaluate(e, dict(zip(names, values, strict=True)))
 
 
 def patterns(

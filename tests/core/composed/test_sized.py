@@ -13,6 +13,7 @@ import weft.nn.functional as F
 from weft import Tensor
 from weft.core.composed import composite, sized
 from weft.ir.errors import IRError
+from weft.scheduler import outline
 
 
 @pytest.fixture
@@ -118,6 +119,34 @@ def test_what_outgrows_its_bounds_is_learned_again(recorded: list[int]) -> None:
     outs = [F.gelu(leaf(n, 64)).shape[0] for n in sizes]
     assert outs == list(sizes)
     assert 700 not in recorded and 800 not in recorded
+
+
+def test_a_layer_as_wide_as_it_is_long_is_learned_beside_others(recorded: list[int]) -> None:
+    for n in (9, 21, 33, 27, 50, 11, 29):
+        for wide, long in ((16, 64), (64, 64), (64, 24)):
+            F.linear(leaf(n, wide), leaf(long, wide), leaf(long)).sum().backward()
+        if n == 33:
+            recorded.clear()
+    assert not recorded
+
+
+def test_what_is_made_for_a_size_comes_with_its_outline(recorded: list[int]) -> None:
+    made: list[Any] = []
+    make = composite._make
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(composite, "_make", lambda *args: (made.append(args[3]), make(*args)))
+        for name in ("layer norm", "variance over rows", "cross entropy", "convolution"):
+            for n in (9, 21, 33, 42, 27):
+                LEARNED[name](n)
+    templates = [call.template for calls in made for call in calls]
+    assert len(templates) > 8
+    for t in templates:
+        assert t in outline._told
+        walked = outline.outline((
+            *((r.op, r.attrs, r.dtype, r.shape, *r.inputs) for r in t.rows), (len(t.placeholders), *t.results)
+        ))  # fmt: skip
+        found = outline.inside(t)
+        assert (found.key, found.sizes, found.numbers) == (walked.key, walked.sizes, walked.numbers)
 
 
 def test_sizes_that_coincide_are_recorded(recorded: list[int]) -> None:

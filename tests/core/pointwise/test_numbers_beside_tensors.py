@@ -11,7 +11,7 @@ import pytest
 import weft
 import weft.nn.functional as F
 from weft import special
-from weft.core.args.broadcast import number_node
+from weft.autograd.value import number_node
 
 SMALL = [0, 1, 5, 200]
 

@@ -10,6 +10,7 @@ import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
@@ -53,6 +54,10 @@ if TYPE_CHECKING:
 _CLOCK = 3.0e9
 _BANDWIDTH = 40.0e9
 _LAUNCH_NS = 20.0
+
+COPIED_BYTES = 4096
+"""The most bytes that are written by way of a copy: to ask for the address of memory that is only read takes as long
+as copying so many."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,6 +187,12 @@ class CpuExecutable:
             return self._native.run_timed(map(_address, memories), variables)
 
 
+@lru_cache(64)
+def _bytes_type(bits: int) -> Any:
+    """ctypes' type of so many bytes that their number has `bits` bits: to make a type for each size takes 20 us."""
+    return ctypes.c_char * ((1 << bits) - 1)
+
+
 class CpuDevice:
     """This machine's processor and memory."""
 
@@ -248,6 +259,9 @@ class CpuDevice:
         check_range("write", data.nbytes, offset, block.nbytes)
         if block.__class__ is Borrowed:
             raise ValueError("borrowed memory is only read")
+        if data.nbytes <= COPIED_BYTES:
+            ctypes.memmove(block.address + offset, data.tobytes(), data.nbytes)
+            return
         source = np.frombuffer(data, np.uint8)  # ctypes takes writable memory only
         ctypes.memmove(block.address + offset, source.ctypes.data, data.nbytes)
 
@@ -256,9 +270,9 @@ class CpuDevice:
             only_queue(queue, self._info.name)
         block = _block(memory)
         check_range("read", nbytes, offset, block.nbytes)
-        view: Any = (ctypes.c_char * nbytes).from_address(block.address + offset)
+        view = _bytes_type(nbytes.bit_length()).from_address(block.address + offset)
         view.block = block  # the view keeps it alive
-        return memoryview(view).cast("B")
+        return memoryview(view).cast("B")[:nbytes]
 
     def copy_from(self, memory: Memory, origin: Device, source: Memory, nbytes: int, queue: int = 0) -> bool:
         if origin is not self:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 import numpy as np
 
 from weft.autograd.context import context, default_device
-from weft.autograd.value import Value, apply
+from weft.autograd.value import Value, apply, number_node
 from weft.core.args.defaults import get_default_dtype
 from weft.core.args.handle import Handle, Number, describe, wrap
 from weft.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from weft.ir import graph
 from weft.ir.dtypes import DType, Kind, bool_, int8, int16, int32, int64, promote, uint8, uint16, uint32
-from weft.ir.graph import Axes, Node, Shape, Target
+from weft.ir.graph import Axes, Shape, Target
 from weft.ir.index import Int
 from weft.ir.ops import Op
 from weft.ir.placement import is_mesh
@@ -162,12 +162,6 @@ def broadcast_shapes(*shapes: Shape | int) -> Shape:
     return broadcast_shape("broadcast_shapes", whole) if whole else ()
 
 
-NUMBERS_KEPT = 2048
-"""Constants of which the nodes are kept; then all are forgotten."""
-
-_numbers: dict[tuple[Any, ...], Node] = {}
-
-
 def scalar(x: Number, dtype: DType, shape: Shape, device: str | None = None) -> Value:
     """`x` in every element of a tensor; the nodes most used are kept. `device` is where it meets another operand.
 
@@ -179,19 +173,6 @@ def scalar(x: Number, dtype: DType, shape: Shape, device: str | None = None) -> 
         if node is not None:
             return expand(Value(node), shape)
     return Value(number_node(x, dtype, shape))
-
-
-def number_node(x: Number, dtype: DType, shape: Shape) -> Node:
-    """The constant `x` in every element; those most used are kept."""
-    key = (x or repr(x), dtype, shape, x.__class__)  # 0.0 and -0.0 are equal
-    found = _numbers.get(key)
-    if found is None:
-        if len(_numbers) >= NUMBERS_KEPT:
-            _numbers.clear()
-        found = graph.const(x, dtype, shape)
-        if x == x:  # a NaN is no key
-            _numbers[key] = found
-    return found
 
 
 def expand(v: Value, shape: Shape) -> Value:

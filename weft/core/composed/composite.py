@@ -372,7 +372,7 @@ def _recorded(
     sizes = _sizes(values)
     if not all(n.__class__ is int for n in sizes):
         return _record(entry, values)
-    family = _family(key)
+    family = _family(key, sizes)
     calls = None if family.like is None else family.calls.at(sizes, _recorder(family.like))
     if calls is None:
         _record(entry, values)
@@ -413,9 +413,10 @@ def _make(entry: _Entry, family: _Family, values: Sequence[Value], calls: Calls)
     entry.results, entry.several = tuple(results), like.several
 
 
-def _family(key: tuple[Any, ...]) -> _Family:
-    """The entries with keys that differ from this one in sizes only."""
-    at = tuple([len(k) if k.__class__ is tuple else k for k in key])
+def _family(key: tuple[Any, ...], sizes: Sizes) -> _Family:
+    """The entries with keys that differ from this one in sizes only, where the same of these are equal: rules simplify
+    by that, so a template for all sizes serves none where they are not (a layer as wide as it is long)."""
+    at = (*[len(k) if k.__class__ is tuple else k for k in key], tuple(map(sizes.index, sizes)))
     found = _families.get(at)
     if found is None:
         with _keeping:

@@ -172,7 +172,8 @@ def due(asked: Sequence[Node]) -> Due:
     if not companions:
         return Due(updated=updated) if updated else NONE
     sharing, known = _Sharing(asked), frozenset(asked)
-    spent_are_read = any(c.reason is Reason.SPENT and sharing.reaches(c.node) for c in companions)
+    spent = [c for c in companions if c.reason is Reason.SPENT]
+    spent_are_read = bool(spent) and any(sharing.reaches(c.node) for c in spent)
     companions = [
         c for c in companions if c.node not in known and (spent_are_read or c.reason is not Reason.SPENT)
     ]
@@ -363,14 +364,18 @@ def _candidates(asked: Sequence[Node]) -> tuple[list[Companion], tuple[Tensor, .
 
 def _affordable(group: Sequence[Companion]) -> tuple[Companion, ...]:
     """The group, or else the state in it, where memory is ample for all of that; else nothing."""
-    for wanted in (group, [c for c in group if c.reason not in _OF_GRADS]):
-        nodes = [c.node for c in wanted]
-        if sum(map(nbytes, nodes)) <= FREE_BYTES or run.fit_together(nodes):
-            return tuple(wanted)
-    return ()
+    if _fit([c.node for c in group]):
+        return tuple(group)
+    state = [c for c in group if c.reason not in _OF_GRADS]
+    return tuple(state) if _fit([c.node for c in state]) else ()
+
+
+def _fit(nodes: Sequence[Node]) -> bool:
+    return sum(map(nbytes, nodes)) <= FREE_BYTES or run.fit_together(nodes)
 
 
 _ASKED = 0
+_BUFFER = Op.BUFFER
 
 
 class _Sharing:
@@ -401,7 +406,9 @@ class _Sharing:
     def lacks_a_value(self, number: int) -> bool:
         """True where a leaf of a graph, or of one that shares work with it, stands for a value that is yet to come: a
         function that is traced or batched was left by an error."""
-        return self.group(number) in {self.group(k) for k in self._without_value}
+        return bool(self._without_value) and self.group(number) in {
+            self.group(k) for k in self._without_value
+        }
 
     def _walk(self, roots: Sequence[Node]) -> int:
         own, number = len(self._parent), self._number
@@ -412,14 +419,16 @@ class _Sharing:
             if n.storage is not None or n.device is None:
                 continue
             before = number.get(n)
-            if before == own:
-                continue
-            if before is not None and n.op not in MOVEMENT:
-                self._parent[self.group(before)] = self.group(own)
-                continue
+            if before is not None:
+                if before == own:
+                    continue
+                if n.op not in MOVEMENT:
+                    self._parent[self.group(before)] = self.group(own)
+                    continue
             number[n] = own
-            if n.inputs:
-                stack += n.inputs
-            elif n.op is Op.BUFFER:
+            inputs = n.inputs
+            if inputs:
+                stack += inputs
+            elif n.op is _BUFFER:
                 self._without_value.add(own)
         return own

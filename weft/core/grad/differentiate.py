@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
+from weakref import ref
 
 from weft.autograd.context import grad_mode
 from weft.autograd.value import HOOKS, Value
@@ -164,20 +165,27 @@ def backward(
 
 def _reachable(output: Value) -> list[Value]:
     """The watched values among those that `output` was computed from, in the order of a walk from it."""
-    return [v for v in _tape(output) if v in watched.tensors]
+    watching = _watched.data
+    return [v for v in _tape(output) if ref(v) in watching]
 
 
-def _tape(output: Value) -> Iterator[Value]:
+_watched: Any = watched.tensors
+"""Asked for its `data`, since a weak mapping looks up each value in a call of Python."""
+
+
+def _tape(output: Value) -> list[Value]:
     """`output` and every value it was computed from that needs a gradient, each once."""
     seen = {output}
     stack = [output]
+    order: list[Value] = []
     while stack:
         v = stack.pop()
-        yield v
+        order.append(v)
         for x in v.inputs:
             if x.needs_grad and x not in seen:
                 seen.add(x)
                 stack.append(x)
+    return order
 
 
 def gradients(

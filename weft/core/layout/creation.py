@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 
 from weft.autograd.context import configured_device, default_device
-from weft.autograd.value import Value, apply
+from weft.autograd.value import Value, apply, number_node
 from weft.core.args import broadcast as bc
 from weft.core.args.axes import Sizes, new_shape
 from weft.core.args.defaults import check_dtype, get_default_dtype
@@ -246,7 +246,7 @@ def _filled(
     requires_grad: bool,
 ) -> Tensor:
     kind = get_default_dtype() if dtype is None else check_dtype(op, dtype)
-    return _made(Value(bc.number_node(value, kind, new_shape(op, size))), device, requires_grad)
+    return _made(Value(number_node(value, kind, new_shape(op, size))), device, requires_grad)
 
 
 def zeros(

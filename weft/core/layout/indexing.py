@@ -45,6 +45,8 @@ def getitem(input: Tensor, key: Any) -> Tensor:
     """input[key]. A boolean mask is computed, since the size of the result depends on it; uint8 means a mask, as in
     torch."""
     v = value_of("indexing", input)
+    if key.__class__ is slice:
+        return wrap(_take_basic(v, _parse(v, key)))
     picks, key = _picks(v, key)
     for k, i in picks:
         v = _pick(v, k, i)
@@ -186,6 +188,12 @@ def _width(entry: Any) -> int:
 
 
 def _parse(v: Value, key: Any) -> Basic:
+    if key.__class__ is slice and v.node.shape:
+        plan = Basic([], [], [], [], [], {})
+        _slice_entry(plan, v, key)
+        for n in v.node.shape[1:]:
+            _whole(plan, n)
+        return plan
     entries = _entries(key, v.node.device)
     if sum(e is Ellipsis for e in entries) > 1:
         raise IndexError("indexing: ... may appear only once")

@@ -241,25 +241,23 @@ def roll(input: Tensor, shifts: Dims, dims: Dims | None = None) -> Tensor:
     v = value_of("roll", input)
     if not isinstance(shifts, int) and not shifts:
         raise ArgumentError("roll: needs at least one shift")
-    if dims is None:
+    if dims is None and len(v.shape) != 1:
         return reshape(roll(flatten(input), shifts, 0), v.shape)
+    dims = 0 if dims is None else dims
     by_dim = [shifts] if isinstance(shifts, int) else list(shifts)
     along = [dims] if isinstance(dims, int) else list(dims)
     if len(by_dim) != len(along):
         raise ArgumentError(f"roll: {len(by_dim)} shifts for {len(along)} dimensions; give as many of both")
-    pairs = zip(by_dim, along, strict=True)
-    out = input
     if not v.shape and along:
         raise IndexError("roll: a tensor without dimensions has none to roll along")
-    for by, dim in pairs:
-        n = out.value.shape[axis("roll", dim, v.shape)]
-        if isinstance(n, int) and n:
-            out = (
-                cat([narrow(out, dim, n - by % n, by % n), narrow(out, dim, 0, n - by % n)], dim)
-                if by % n
-                else out
-            )
-    return wrap(out.value) if out is input else out
+    out = v
+    for by, dim in zip(by_dim, along, strict=True):
+        k = axis("roll", dim, v.shape)
+        n = v.shape[k]
+        places = by % n if isinstance(n, int) and n else 0
+        if places:
+            out = joined([_part(out, k, n - places, places), _part(out, k, 0, n - places)], k)
+    return wrap(out)
 
 
 # ---------------------------------------------------------------------------------------------- parts
@@ -296,8 +294,14 @@ def narrow(input: Tensor, dim: int, start: Int | Tensor, length: Int) -> Tensor:
                 f"narrow: {length} elements from {start} do not fit dimension {dim} of shape {tuple(v.shape)}"
             )
         start = first
-    begin = tuple(start if i == k else 0 for i in range(len(v.shape)))
-    return wrap(box(v, begin, (*v.shape[:k], length, *v.shape[k + 1 :])))
+    return wrap(_part(v, k, start, length))
+
+
+def _part(v: Value, k: int, start: Int, length: Int) -> Value:
+    """`length` elements from `start` along axis k, which has them."""
+    shape = v.node.shape
+    before, after = (0,) * k, (0,) * (len(shape) - k - 1)
+    return box(v, (*before, start, *after), (*shape[:k], length, *shape[k + 1 :]))
 
 
 def shrink(input: Tensor, ranges: Sequence[tuple[Int, Int] | None]) -> Tensor:

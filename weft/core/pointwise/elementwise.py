@@ -9,14 +9,22 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, overload
 
 from weft.autograd.context import context
-from weft.autograd.value import FLOAT8_OPS, Value, apply, composed, no_arithmetic, record, zero_gradient
+from weft.autograd.value import (
+    FLOAT8_OPS,
+    Value,
+    apply,
+    composed,
+    no_arithmetic,
+    number_node,
+    record,
+    zero_gradient,
+)
 from weft.core.args.broadcast import (
     Operand,
     broadcast,
     broadcast_shape,
     cast,
     expand,
-    number_node,
     on_one_device,
     operand,
     result_dtype,
@@ -168,7 +176,7 @@ def _fitting(spec: Binary, a: Value, b: Value) -> Value:
     """The op on operands known to fit. Constants go the long way, where they fold; the rest need no further checks."""
     pair = (b, a) if spec.swap else (a, b)
     x, y = pair[0].node, pair[1].node
-    if a.node.op is Op.CONST:
+    if a.node.op is _CONST:
         return apply(spec.op, pair)
     dtype = bool_ if spec.compares else x.dtype
     home = x.device or y.device
@@ -197,7 +205,7 @@ def _rounded(spec: Binary, a: Value, y: Any) -> Value:
     return record(back, _CAST, None, (made,)) if a.needs_grad else Value(back)
 
 
-_CAST = Op.CAST
+_CAST, _CONST, _WHERE = Op.CAST, Op.CONST, Op.WHERE
 
 
 def _general(spec: Binary, x: Operand, y: Operand) -> Value:
@@ -850,8 +858,8 @@ def _where_fitting(c: Value, x: Operand, y: Operand) -> Value | None:
         else:
             return None
     a, b = both
-    made = intern(Op.WHERE, (c.node, a.node, b.node), None, shape, dtype, device)
-    return record(made, Op.WHERE, None, (c, a, b))
+    made = intern(_WHERE, (c.node, a.node, b.node), None, shape, dtype, device)
+    return record(made, _WHERE, None, (c, a, b))
 
 
 def clamp(input: Tensor, min: TensorLike | None = None, max: TensorLike | None = None) -> Tensor:
@@ -865,23 +873,26 @@ def clamp(input: Tensor, min: TensorLike | None = None, max: TensorLike | None =
     ):  # both bounds decide the dtype: an integer one may wrap in that of the input alone
         x = wrap(cast(v, result_dtype([v, *(operand("clamp", b) for b in (min, max) if b is not None)])))
     if min is not None:
-        x = (
-            where(_within(x, ge, min), x, min)
-            if isinstance(min, Handle)
-            else where(_beyond(x, lt, min), min, x)
-        )
+        x = where(_within(x, ge, min), x, min) if isinstance(min, Handle) else _limited(x, _LT, min)
     if max is not None:
-        x = (
-            where(_within(x, le, max), x, max)
-            if isinstance(max, Handle)
-            else where(_beyond(x, gt, max), max, x)
-        )
+        x = where(_within(x, le, max), x, max) if isinstance(max, Handle) else _limited(x, _GT, max)
     return x
 
 
-def _beyond(x: Tensor, beyond: Callable[..., Tensor], bound: Number) -> Tensor:
-    """True where x is beyond a number, which is everywhere if that is NaN."""
-    return beyond(x, bound) if bound == bound else wrap(scalar(True, bool_, x.value.node.shape))
+def _limited(x: Tensor, beyond: Binary, bound: Number) -> Tensor:
+    """The bound where x is beyond it, which is everywhere if that is NaN; x elsewhere."""
+    v = x.value
+    node = v.node
+    device, dtype, shape = node.device, node.dtype, node.shape
+    if bound != bound:
+        return where(wrap(scalar(True, bool_, shape)), bound, x)
+    if device is None or (dtype, bound.__class__) not in beyond.direct or context().lifted is not None:
+        return where(_binary(beyond, x, bound), bound, x)
+    limit = number_node(bound, dtype, shape)
+    pair = (limit, node) if beyond.swap else (node, limit)
+    mask = intern(beyond.op, pair, None, shape, bool_, device)
+    made = intern(_WHERE, (mask, limit, node), None, shape, dtype, device)
+    return wrap(record(made, _WHERE, None, (Value(mask), Value(limit), v)))
 
 
 def _within(x: Tensor, within: Callable[..., Tensor], bound: TensorLike) -> Tensor:

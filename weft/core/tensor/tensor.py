@@ -266,8 +266,8 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
     @grad.setter
     def grad(self, grad: Tensor | None) -> None:
         if grad is not None:
-            g = value_of("grad", grad)
-            if g.shape != self.shape or g.dtype is not self.dtype:
+            g, own = value_of("grad", grad).node, self.value.node
+            if g.shape != own.shape or g.dtype is not own.dtype:
                 raise ShapeError(f"grad: must be {describe(self)}, got {describe(grad)}")
             if self._grad is not None:
                 changes.record_grad(self, grad)

@@ -349,11 +349,16 @@ def picking(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+_PLAIN_BOUNDS = frozenset({int, type(None)})
+
 _BASIC = frozenset({int, slice, type(None), type(Ellipsis), np.int64, np.int32, Index})
 
 
 def _basic(key: Any) -> Any:
     """The key if it picks a view, else None; as a list where tensors are part of it, by their present values."""
+    if type(key) is slice:
+        if _PLAIN_BOUNDS.issuperset((key.start.__class__, key.stop.__class__, key.step.__class__)):
+            return key
     keys: tuple[Any, ...] = cast("Any", key) if type(key) is tuple else (key,)
     tensors = key is None  # which would say that it picks none
     for k in keys:
