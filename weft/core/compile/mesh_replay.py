@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from weft.core.execute.explanation import Explanation
     from weft.ir.placement import Layout
     from weft.scheduler.mesh_plans import MeshPlan, SharedPlan
+    from weft.scheduler.meshes import Search
 
 
 LAYOUTS_KEPT = 4
@@ -31,10 +32,11 @@ LAYOUTS_KEPT = 4
 
 @dataclass(frozen=True, slots=True)
 class _Laid:
-    """The plan of a recording for tensors that lie so: of the nodes `asked`. `source`: the place of each value, laid
-    out as the tensor that stands for it afterwards, or whose gradient it is."""
+    """The plan of a recording for tensors that lie so: of the nodes `asked`. `search`: how other layouts are chosen.
+    `source`: the place of each value, laid out as the tensor that stands for it afterwards, or whose gradient it is."""
 
     layouts: list[Layout | None]
+    search: Search | None
     asked: list[Node]
     plan: MeshPlan | SharedPlan | None
     inputs: Inputs
@@ -58,8 +60,9 @@ class MeshReplay(PartsReplay):
     def _laid(self, objects: list[Any]) -> _Laid:
         """The plan for tensors that lie as these."""
         layouts = [meshes.layout_of(objects[k].value.node) for k in self.recording.specs]
+        search = meshes.current_search()
         for known in self._known:
-            if known.layouts == layouts:
+            if known.layouts == layouts and known.search == search:
                 return known
         made = self._planned(layouts)
         self._known = [made, *self._known[: LAYOUTS_KEPT - 1]]
@@ -89,7 +92,7 @@ class MeshReplay(PartsReplay):
         where = {n: i for i, n in enumerate([*places, *asked])}
         found = plans.over_meshes(asked, lies) if asked else None
         plan, inputs = (None, Inputs([], [], [])) if found is None else (found[0], Inputs.of(r, found[1]))
-        return _Laid(layouts, asked, plan, inputs, [where[n] for n in nodes])
+        return _Laid(layouts, meshes.current_search(), asked, plan, inputs, [where[n] for n in nodes])
 
     def _as_before(self, tensor: int, new: Node, lies: Mapping[Node, Layout]) -> Node:
         """A node that a tensor is to stand for, or its gradient: laid out as the tensor is."""

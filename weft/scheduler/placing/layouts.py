@@ -61,9 +61,11 @@ class Rates:
     launch_ns: float = 1000.0
 
 
-def described(devices: Sequence[Device]) -> tuple[list[Rates], Links]:
-    """The rates of devices and the links between them: stated, or measured once for each pair on this machine."""
-    rates = [Rates(d.info.flops, d.info.bandwidth, d.info.launch_ns) for d in devices]
+def described(devices: Sequence[Device], slower: Sequence[float] = ()) -> tuple[list[Rates], Links]:
+    """The rates of devices and the links between them: stated, or measured once for each pair on this machine.
+    `slower`: the times by which each device is slower than stated."""
+    both = zip([d.info for d in devices], slower or (1.0,) * len(devices), strict=True)
+    rates = [Rates(i.flops / times, i.bandwidth / times, i.launch_ns) for i, times in both]
     latency, per_byte = np.zeros((2, len(devices), len(devices)))
     for (i, a), (j, b) in itertools.permutations(enumerate(devices), 2):
         link = links(a, b)
