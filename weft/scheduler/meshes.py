@@ -307,12 +307,13 @@ def _placed(nodes: Sequence[Node], mesh: Mesh, leaves: Mapping[Node, Layout]) ->
     if search is None:
         found = propagate(nodes, mesh, leaves)
         return _Placed(found.layouts, found.splits, found.choices)
-    from weft.scheduler.placing.layouts import choose, described
+    from weft.scheduler.placing.kept import chosen
+    from weft.scheduler.placing.layouts import described
 
     slower = search.slower if len(search.slower) == len(mesh.devices) else ()
     rates, between = described([registry.open_device(name) for name in mesh.devices], slower)
-    chosen = choose(nodes, mesh, rates, between, leaves, search.limit, (), not pinned())
-    return _Placed(chosen.layouts, chosen.splits, {d.node: d for d in chosen.decisions if d.others})
+    found = chosen(nodes, mesh, rates, between, leaves, search.limit, (), not pinned())
+    return _Placed(found.layouts, found.splits, {d.node: d for d in found.decisions if d.others})
 
 
 def _by_way_of_devices(roots: Sequence[Node]) -> list[Node]:

@@ -55,7 +55,7 @@ def test_blocks_pay_if_they_gain_enough_and_soon() -> None:
     for _ in range(WINDOW):
         load.add([3e6, 1e6], [1e6, 1e6])
     now = load.look()
-    assert now == (3.0, 1.0)
+    assert now is not None and now == (3.0, 1.0)
     assert load.step_ns(now) == 3e6 and load.balanced_ns(now) == pytest.approx(1.5e6)
     assert load.repays(now, 1e6, 1.5e6, took_ns=1e9)  # as slow as now: 3e6
     assert not load.repays(now, 1e6, 1.5e6, took_ns=1e12)

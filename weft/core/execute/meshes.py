@@ -84,7 +84,8 @@ def layouts_for(
     from weft.backends.registry import open_device
     from weft.ir.calls import expand_calls
     from weft.ir.rewrite import rebuilt
-    from weft.scheduler.placing.layouts import choose, described
+    from weft.scheduler.placing.kept import chosen
+    from weft.scheduler.placing.layouts import described
 
     of = [*nodes, *(new for new, _ in updates)]
     # what else there is, numbers that are drawn and constants of the program, is on the mesh as well
@@ -97,7 +98,7 @@ def layouts_for(
     rates, between = described([open_device(name) for name in mesh.devices], slower)
     order = set(graph.toposort(asked))
     pairs = [(new, old) for new, old in pairs if new is not old and {new, old} <= order]
-    found = choose(asked, mesh, rates, between, None, limit, pairs, reassociates)
+    found = chosen(asked, mesh, rates, between, None, limit, pairs, reassociates)
     whole: Layout = (Replicate(),) * len(mesh.shape)
     return [found.layouts.get(on_mesh[n], whole) for n in leaves], found
 
