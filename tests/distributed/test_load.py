@@ -14,6 +14,7 @@ from tests.distributed.test_speeds import network, training
 from weft.backends.dummy.device import DummyDevice
 from weft.backends.dummy.faults import Faults
 from weft.core.compile import over_devices
+from weft.distributed.tensor import Replicate
 from weft.ir.placement import Shard
 from weft.scheduler.placing import load
 from weft.testing import farm
@@ -96,3 +97,20 @@ def test_values_are_those_of_one_device_throughout() -> None:
         assert blocks == {(Shard(0, (43, 86, 96)),)}
         for a, b in zip(one, found, strict=True):
             np.testing.assert_array_equal(np.asarray(a.numpy()), np.asarray(b.numpy()))
+
+
+def test_blocks_of_arguments_change_where_state_stays_as_it_is() -> None:
+    with farm(2, flops=1e7, link_bandwidth=1e10, launch_ns=0.0) as f:
+        weight = weft.randn(16, 16).realize()
+        run: Any = weft.compile(lambda x: (x @ weight).relu(), devices=f.names)
+        x, times, placements = weft.randn(240, 16), list[float](), list[Any]()
+        for k in range(50):
+            if k == 10:
+                f.device(0).faults = Faults(slower=3.0)
+            before = f.host.ns
+            np.testing.assert_allclose(run(x).numpy(), np.maximum(x.numpy() @ weight.numpy(), 0), atol=1e-5)
+            times.append(f.host.ns - before)
+            placements.append(weight.placements if k > 4 else None)
+        assert run.slower == (3.0, 1.0) and placements[6] == placements[-1] == (Replicate(),)
+        slow, after = (min(times[k : k + 2]) for k in (10, 48))
+        assert after <= 1.1 * slow / 2  # a quarter and three quarters, of what was a half each
