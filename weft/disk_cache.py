@@ -34,7 +34,7 @@ MAX_BYTES = 512 << 20
 """Beyond this, the entries that were not used for longest are removed."""
 
 KINDS = frozenset(
-    {"costs", "family", "image", "kernel", "limits", "links", "native", "plan", "times", "trial"}
+    {"costs", "family", "image", "kernel", "layouts", "limits", "links", "native", "plan", "times", "trial"}
 )
 """The kinds of entries, each in a folder of its own."""
 

@@ -50,12 +50,18 @@ LOWERED_KEPT = 128
 @dataclass(frozen=True, slots=True)
 class Search:
     """Layouts are searched by what computing and exchanging takes, rather than taken one after the other by bytes.
-    `limit`: the bytes that each device may take."""
+    `limit`: the bytes that each device may take. `slower`: the times by which each is slower than described."""
 
     limit: int | None
+    slower: tuple[float, ...] = ()
 
 
 _search: ContextVar[Search | None] = ContextVar("weft.meshes", default=None)
+
+
+def current_search() -> Search | None:
+    """The search of graphs that are computed here; None where layouts are not searched."""
+    return _search.get()
 
 
 @contextmanager
@@ -301,11 +307,13 @@ def _placed(nodes: Sequence[Node], mesh: Mesh, leaves: Mapping[Node, Layout]) ->
     if search is None:
         found = propagate(nodes, mesh, leaves)
         return _Placed(found.layouts, found.splits, found.choices)
-    from weft.scheduler.placing.layouts import choose, described
+    from weft.scheduler.placing.kept import chosen
+    from weft.scheduler.placing.layouts import described
 
-    rates, between = described([registry.open_device(name) for name in mesh.devices])
-    chosen = choose(nodes, mesh, rates, between, leaves, search.limit, (), not pinned())
-    return _Placed(chosen.layouts, chosen.splits, {d.node: d for d in chosen.decisions if d.others})
+    slower = search.slower if len(search.slower) == len(mesh.devices) else ()
+    rates, between = described([registry.open_device(name) for name in mesh.devices], slower)
+    found = chosen(nodes, mesh, rates, between, leaves, search.limit, (), not pinned())
+    return _Placed(found.layouts, found.splits, {d.node: d for d in found.decisions if d.others})
 
 
 def _by_way_of_devices(roots: Sequence[Node]) -> list[Node]:

@@ -201,6 +201,20 @@ def test_copies_are_slow_when_told_to() -> None:
     assert times == [3000, 12000]
 
 
+def test_launches_take_longer_when_told_to() -> None:
+    def launched(**faults: Any) -> list[int]:
+        device = DummyDevice(describe(0, launch_ns=0.0, flops=1e6, bandwidth=1e18))
+        run, memories = plan(device), [zeros(device), zeros(device)]
+        device.faults = Faults(**faults)
+        return [run.run_timed(memories)[0] for _ in range(50)]
+
+    (usual,) = set(launched())
+    assert set(launched(slower=2.5)) == {round(2.5 * usual)}
+    noisy = launched(slower=2.0, noise=0.1, seed=3)
+    assert noisy == launched(slower=2.0, noise=0.1, seed=3) != launched(slower=2.0, noise=0.1, seed=4)
+    assert 1.8 * usual <= min(noisy) < 1.9 * usual and 2.1 * usual < max(noisy) <= 2.2 * usual
+
+
 # --- time
 
 

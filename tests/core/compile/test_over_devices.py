@@ -17,7 +17,11 @@ import pytest
 import weft
 from weft import nn
 from weft.core.compile import over_devices
+from weft.core.compile.mesh_replay import MeshReplay
 from weft.core.compile.over_devices import OverDevices
+from weft.core.execute import run as run_nodes
+from weft.core.execute.meshes import layout_of, mesh_called
+from weft.core.sharding.tensors import laid_out
 from weft.errors import ArgumentError, MemoryPlanError
 from weft.ir.graph import toposort
 from weft.ir.ops import Op
@@ -551,3 +555,27 @@ def test_a_function_that_is_compiled_already_takes_no_other_wishes(devices: list
         weft.compile(g, numerics="free")
     with pytest.raises(ArgumentError, match="compiled already"):
         weft.compile(weft.compile(nn.Linear(2, 2)), devices=devices)
+
+
+def test_a_tensor_that_another_thread_lays_out_anew_is_read_as_it_lies(
+    devices: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = weft.arange(36.0).reshape(6, 6).realize()
+    run = weft.compile(lambda x: x @ weight, devices=devices)
+    x = weft.ones(6, 6)
+    wanted = [run(x).numpy() for _ in range(4)][-1]
+    mesh = mesh_called(str(weight.device))
+    plans, found = MeshReplay._laid, list[Any]()
+
+    def meanwhile(self: MeshReplay, objects: list[Any]) -> Any:
+        found.append(plans(self, objects))
+        if len(found) == 1:
+            other = Shard(1) if layout_of(weight.value.node) == (Shard(0),) else Shard(0)
+            value = laid_out(weight.value, mesh, (other,))
+            run_nodes.realize([value.node])
+            weight.rebind(value)
+        return found[-1]
+
+    monkeypatch.setattr(MeshReplay, "_laid", meanwhile)
+    np.testing.assert_array_equal(run(x).numpy(), wanted)
+    assert len(found) == 2

@@ -257,3 +257,13 @@ def test_rates_are_of_the_devices_of_the_mesh() -> None:
     x = expand_calls([stored(4).value.node])
     with pytest.raises(ArgumentError, match="has 4 devices, 1 rates"):
         choose(x, mesh_of(4), [Rates(1, 1)], Links.uniform(4, 0, 1e9))
+
+
+def test_what_is_laid_out_in_another_way_may_be_computed_in_parts() -> None:
+    """A step of momentum whose new weight is asked for on every device: each computes its block, and fetches others."""
+    w, m, g = (stored(512, 512).value.node for _ in range(3))
+    new = apply(Op.SUB, (w, apply(Op.ADD, (m, g))))
+    y = apply(Op.COPY, (new,), Target(HOME, (R,)), new.shape, new.dtype)
+    rates = [Rates(1e9, 1e12, 0.0)] * 4  # computing is dear
+    found = chosen([y], mesh_of(4), latency=0.0, rates=rates, given={w: (R,), m: (S0,), g: (S0,)})
+    assert found.layouts[new] == (S0,) and found.layouts[y] == (R,)

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from weft.scheduler.placing.shares import bounds, least_devices, shares
+from weft.scheduler.placing.shares import bounds, grouped, least_devices, shares
 
 
 def test_speeds_one_to_four_take_a_tenth_to_four_tenths() -> None:
@@ -52,3 +52,16 @@ def test_the_least_number_of_devices_is_found_by_few_questions() -> None:
     assert len(asked) < 15
     assert least_devices(lambda n: n >= 37, 36) is None
     assert least_devices(lambda n: True, 8) == 1
+
+
+def test_blocks_come_in_groups_where_that_hardly_delays_the_end() -> None:
+    speeds = (1, 2, 3, 4)
+    each = [1 / s for s in speeds]
+    assert grouped(640, each) == (64, 128, 192, 256)
+    assert grouped(8192, each) == (816, 1632, 2464, 3280)
+    assert grouped(8195, each) == (816, 1635, 2464, 3280)  # the rest is one device's
+    for units in (0, 1, 1000, 4096, 100_003):
+        given = grouped(units, each)
+        assert sum(given) == units
+        ends = [n / s for n, s in zip(given, speeds, strict=True)]
+        assert max(ends) <= 1.005 * max(n / s for n, s in zip(shares(units, each), speeds, strict=True))

@@ -184,7 +184,7 @@ class DummyExecutable:
             else:
                 code.quick.run(buffers, code.given(values))
         device.clock.launches += 1
-        busy = _busy_ns(needs, info)
+        busy = _busy_ns(needs, info) * device.faults.times_slower()
         queue.submit(done, program.name, info.launch_ns, busy, device.compute)
         return round(info.launch_ns + busy)
 

@@ -20,6 +20,8 @@ class Faults:
     - `lasting_from`: all fail from this one on, but memory can still be read;
     - `lost_at`: from this one on the device does not answer at all, and its memory is gone.
 
+    All launches take `slower` times as long as usual, give or take a part of up to `noise`, which `seed` decides.
+
     >>> faults = Faults(launches=frozenset({1}))  # the launch after the next
     """
 
@@ -31,6 +33,8 @@ class Faults:
     seed: int = 0
     lasting_from: int | None = None
     lost_at: int | None = None
+    slower: float = 1.0
+    noise: float = 0.0
     steps: int = field(default=0, init=False)
     _seen: dict[str, int] = field(default_factory=dict[str, int], init=False)
     _random: Random = field(init=False, repr=False)
@@ -45,6 +49,10 @@ class Faults:
     def launch(self) -> str | None:
         """Count a launch: how it fails, if it does."""
         return self._step(self._next("launch") in self.launches)
+
+    def times_slower(self) -> float:
+        """The times by which the next launch is slower than usual."""
+        return self.slower * (1 + self.noise * self._random.uniform(-1, 1)) if self.noise else self.slower
 
     def copy(self, reads: bool = False) -> tuple[str | None, float]:
         """Count a copy: how it fails, if it does, and how many times slower than usual it is. `reads`: to the host."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from weft.core.execute.explanation import Explanation
     from weft.ir.placement import Layout
     from weft.scheduler.mesh_plans import MeshPlan, SharedPlan
+    from weft.scheduler.meshes import Search
 
 
 LAYOUTS_KEPT = 4
@@ -31,14 +32,17 @@ LAYOUTS_KEPT = 4
 
 @dataclass(frozen=True, slots=True)
 class _Laid:
-    """The plan of a recording for tensors that lie so: of the nodes `asked`. `source`: the place of each value, laid
-    out as the tensor that stands for it afterwards, or whose gradient it is."""
+    """The plan of a recording for tensors that lie so: of the nodes `asked`. `search`: how other layouts are chosen.
+    `source`: the place of each value, laid out as the tensor that stands for it afterwards, or whose gradient it is.
+    `lie`: the leaves on a mesh, and how they have to lie."""
 
     layouts: list[Layout | None]
+    search: Search | None
     asked: list[Node]
     plan: MeshPlan | SharedPlan | None
     inputs: Inputs
     source: list[int]
+    lie: list[tuple[int, Layout]]
 
 
 class MeshReplay(PartsReplay):
@@ -58,19 +62,26 @@ class MeshReplay(PartsReplay):
     def _laid(self, objects: list[Any]) -> _Laid:
         """The plan for tensors that lie as these."""
         layouts = [meshes.layout_of(objects[k].value.node) for k in self.recording.specs]
+        search = meshes.current_search()
         for known in self._known:
-            if known.layouts == layouts:
+            if known.layouts == layouts and known.search == search:
                 return known
         made = self._planned(layouts)
         self._known = [made, *self._known[: LAYOUTS_KEPT - 1]]
         return made
 
     def _run(self, objects: list[Any]) -> Any:
-        known = self._laid(objects)
-        storages: list[Storage] = []
-        if known.plan is not None:
-            storages = known.plan.run(known.inputs.memories(self.recording, objects))
+        known, memories = self._at_once(objects)
+        storages: list[Storage] = [] if known.plan is None else known.plan.run(memories)
         return self._stored(objects, storages, known.source)
+
+    def _at_once(self, objects: list[Any]) -> tuple[_Laid, list[Any]]:
+        """The plan, and memories that lie as it was made for: another thread may lay out a tensor anew in between."""
+        while True:
+            known = self._laid(objects)
+            memories = known.inputs.taken(objects)
+            if all(memories[i].layout == layout for i, layout in known.lie):
+                return known, known.inputs.drawn(self.recording, memories)
 
     def _planned(self, layouts: list[Layout | None]) -> _Laid:
         """The plan for these layouts of the tensors."""
@@ -89,7 +100,9 @@ class MeshReplay(PartsReplay):
         where = {n: i for i, n in enumerate([*places, *asked])}
         found = plans.over_meshes(asked, lies) if asked else None
         plan, inputs = (None, Inputs([], [], [])) if found is None else (found[0], Inputs.of(r, found[1]))
-        return _Laid(layouts, asked, plan, inputs, [where[n] for n in nodes])
+        laid = dict(zip(r.specs, layouts, strict=True))
+        lie = [(i, layout) for i, k in inputs.tensors if (layout := laid.get(k)) is not None]
+        return _Laid(layouts, meshes.current_search(), asked, plan, inputs, [where[n] for n in nodes], lie)
 
     def _as_before(self, tensor: int, new: Node, lies: Mapping[Node, Layout]) -> Node:
         """A node that a tensor is to stand for, or its gradient: laid out as the tensor is."""

@@ -6,6 +6,7 @@ calls 1, 2    on the device where everything is, until a call is known that make
 then          its graph, on a mesh of the devices: a layout for each tensor of the state, by cost; it moves there
 from then on  arguments are copied to the mesh, and results, and what the function wrote to its arguments, back: within
               what is traced, so that it is part of the graph whose layouts are searched
+now and then  a call is timed: where a device is slower for long, layouts are chosen anew (`scheduler/placing/load.py`)
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial, update_wrapper
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 from weakref import ref
 
@@ -42,10 +44,15 @@ if TYPE_CHECKING:
     from weft.core.execute.explanation import Explanation, Profile
     from weft.core.tensor.tensor import Tensor
     from weft.ir.graph import Node
+    from weft.scheduler.parts.plan import Times
     from weft.scheduler.placing.layouts import Chosen
+    from weft.scheduler.placing.load import Load
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+WATCHED_EVERY = 16
+"""Calls of which one is timed: each part is waited for in it, so that nothing is hidden."""
 
 
 class OverDevices(CompiledFunction[P, R]):
@@ -69,6 +76,8 @@ class OverDevices(CompiledFunction[P, R]):
         them is used, since together they would take turns."""
         self.chosen: Chosen | None = None
         """The decisions: layouts, with the prices of others, and a bound on what any choice could take."""
+        self.slower: tuple[float, ...] = ()
+        """The times by which devices are slower than described, as the layouts assume; (): none is."""
         super().__init__(fn, fullgraph, dynamic)
         self._here, self._there = (
             CompiledFunction[P, R](_named(way, fn), fullgraph, dynamic)
@@ -77,6 +86,8 @@ class OverDevices(CompiledFunction[P, R]):
         self._is_spread = self._stays_home = False
         self._state: dict[int, ref[Tensor]] = {}
         self._deciding = threading.RLock()
+        self._again: _Again | None = None
+        self._calls = self._running = 0
         self._told = False
 
     @property
@@ -102,12 +113,30 @@ class OverDevices(CompiledFunction[P, R]):
                             return result
                         except _StateIsThereError:
                             self._is_spread = True
-            result = self._there.called(args, kwargs)
-            for t in tensors_in(
-                result
-            ):  # those that require grad are not computed yet, and would be in another mode
-                run.realize_value(t.value)
-            return result
+            return self._called_there(args, kwargs)
+
+    def _called_there(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        """Call it on the mesh; some calls are timed, and then layouts may be chosen anew."""
+        with self._deciding:
+            self._calls, self._running = self._calls + 1, self._running + 1
+            number = self._calls
+        times: Times = {}
+        begin = perf_counter()
+        try:
+            with meshes.timed(times) if number % WATCHED_EVERY == 0 else nullcontext():
+                result = self._there.called(args, kwargs)
+                for t in tensors_in(result):
+                    # those that require grad are not computed yet, and would be in another mode
+                    run.realize_value(t.value)
+        finally:
+            with self._deciding:
+                self._running -= 1
+        with self._deciding:
+            if number == 1 and self._again is not None:
+                self._again.took_ns += 1e9 * (perf_counter() - begin)
+            if times and not self._running:  # others would share its time, or read what moves
+                self._observe(times)
+        return result
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
         """As of any compiled function; over the devices, once the layouts of its state are decided."""
@@ -127,7 +156,7 @@ class OverDevices(CompiledFunction[P, R]):
     @contextmanager
     def _mode(self) -> Generator[None]:
         """The mode of calls: layouts are searched, and sums as asked for."""
-        with meshes.searched(self.limit), self._numerics():
+        with meshes.searched(self.limit, self.slower), self._numerics():
             yield
 
     def _numerics(self) -> AbstractContextManager[object]:
@@ -158,12 +187,34 @@ class OverDevices(CompiledFunction[P, R]):
             new = r.values[rebind.value].node
             if old is not None and new.shape == old.shape and new not in places and new.storage is None:
                 updates.append((new, old))
-        layouts, chosen = meshes.layouts_for(
-            list(nodes), list(leaves.values()), updates, self.mesh.root, self.limit, not context().pinned
-        )
-        of = dict(zip(leaves, layouts, strict=True))
-        self._move([(t, of.get(k, self._everywhere)) for k, t in enumerate(r.captured, r.arguments)])
-        self.chosen, self._is_spread = chosen, True
+        begin, mesh = perf_counter(), self.mesh.root
+        choose = partial(
+            meshes.layouts_for,
+            list(nodes), list(leaves.values()), updates, mesh, self.limit, not context().pinned,
+        )  # fmt: skip
+        layouts, chosen = choose()
+        state = list(zip(range(r.arguments, r.arguments + len(r.captured)), r.captured, strict=True))
+        again = _Again(choose, {k: at for at, k in enumerate(leaves)}, state, meshes.load_of(mesh))
+        self._move([(t, again.layout(k, layouts, self._everywhere)) for k, t in state])
+        again.took_ns = 1e9 * (perf_counter() - begin)
+        self.chosen, self._again, self._is_spread = chosen, again, True
+
+    def _observe(self, times: Times) -> None:
+        """Take in the times of a call; choose layouts anew where that pays, and lay out the state so."""
+        again, names = self._again, self.mesh.root.devices
+        if again is None or self.chosen is None:
+            return
+        load = again.load
+        load.add(*([times.get(name, (0.0, 0.0))[k] for name in names] for k in (0, 1)))
+        now = load.look()
+        if now is None:
+            return
+        layouts, chosen = again.choose(now)
+        if load.repays(now, self.chosen.choice.ns, chosen.choice.ns, again.took_ns):
+            there = [(k, t) for k, t in again.state if t.value.node.device == self.mesh.name]
+            self._move([(t, again.layout(k, layouts, self._everywhere)) for k, t in there], again=True)
+            load.chose(now)
+            self.chosen, self.slower = chosen, now
 
     def _keeps_home(self, r: Recording, nodes: Sequence[Node], arguments: Sequence[Node]) -> bool:
         """Leave out devices that only take turns with others: true where none but the default device remains."""
@@ -181,14 +232,15 @@ class OverDevices(CompiledFunction[P, R]):
     def _everywhere(self) -> Layout:
         return (Replicate(),) * len(self.mesh.root.shape)
 
-    def _move(self, state: Sequence[tuple[Tensor, Layout]]) -> None:
-        """Lay out tensors, and their gradients, on the mesh: all of them or none."""
+    def _move(self, state: Sequence[tuple[Tensor, Layout]], again: bool = False) -> None:
+        """Lay out tensors, and their gradients, on the mesh: all of them or none. Those that are there stay as they
+        are, but `again`."""
         mesh = self.mesh.root
-        moving = [(t, layout) for t, layout in state if not is_mesh(t.value.node.device)]
+        moving = [(t, layout) for t, layout in state if again or not is_mesh(t.value.node.device)]
         grads = [
             (t, laid_out(Value(g.value.node), mesh, layout))
             for t, layout in state
-            if (g := t.grad) is not None and not is_mesh(g.value.node.device)
+            if (g := t.grad) is not None and (again or not is_mesh(g.value.node.device))
         ]
         values: list[tuple[Tensor, Value]] = []
         for t, layout in moving:
@@ -282,6 +334,23 @@ class OverDevices(CompiledFunction[P, R]):
         """State that no call had read before: each device gets all of it."""
         if t.value.node.device in (None, home):
             self._move([(t, self._everywhere)])
+
+
+@dataclass(slots=True, eq=False)
+class _Again:
+    """All that choosing layouts anew takes. `choose`: by the times by which devices are slower; `number`: which of the
+    layouts is that of a placeholder; `state`: tensors by their placeholders; `took_ns`: the time of choosing, and of
+    the plan."""
+
+    choose: Callable[..., tuple[list[Layout], Chosen]]
+    number: Mapping[int, int]
+    state: Sequence[tuple[int, Tensor]]
+    load: Load
+    took_ns: float = 0.0
+
+    def layout(self, placeholder: int, layouts: Sequence[Layout], everywhere: Layout) -> Layout:
+        """The layout of a tensor of the state."""
+        return layouts[self.number[placeholder]] if placeholder in self.number else everywhere
 
 
 class _StateIsThereError(BaseException):

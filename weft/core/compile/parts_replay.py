@@ -47,9 +47,17 @@ class Inputs:
 
     def memories(self, r: Recording, objects: Sequence[Any]) -> list[Any]:
         """The memory of each leaf for a call."""
+        return self.drawn(r, self.taken(objects))
+
+    def taken(self, objects: Sequence[Any]) -> list[Any]:
+        """The memory of each leaf, but for draws."""
         found = self.fixed.copy()
         for i, k in self.tensors:
             found[i] = objects[k].value.node.storage.memory
+        return found
+
+    def drawn(self, r: Recording, found: list[Any]) -> list[Any]:
+        """The memories with those of new draws."""
         for i, k, device in self.draws:
             generator, _, count = r.draws[k]
             words = np.array(generator.words(count), np.uint32)

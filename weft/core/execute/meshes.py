@@ -13,7 +13,10 @@ from weft.ir.ops import Op
 from weft.ir.placement import Free, Layout, Mesh, Replicate
 
 if TYPE_CHECKING:
+    from weft.scheduler.meshes import Search
+    from weft.scheduler.parts.plan import Times
     from weft.scheduler.placing.layouts import Chosen
+    from weft.scheduler.placing.load import Load
 
 
 MARGIN = 1.1
@@ -73,13 +76,16 @@ def layouts_for(
     mesh: Mesh,
     limit: int | None,
     reassociates: bool,
+    slower: Sequence[float] = (),
 ) -> tuple[list[Layout], Chosen]:
     """For each of `leaves`, on whatever device, the layout on a mesh with which `nodes` are computed soonest; and all
-    that was chosen. `updates`: (result, leaf that it replaces). `limit`: bytes of each device."""
+    that was chosen. `updates`: (result, leaf that it replaces). `limit`: bytes of each device. `slower`: the times by
+    which each device is slower than described."""
     from weft.backends.registry import open_device
     from weft.ir.calls import expand_calls
     from weft.ir.rewrite import rebuilt
-    from weft.scheduler.placing.layouts import choose, described
+    from weft.scheduler.placing.kept import chosen
+    from weft.scheduler.placing.layouts import described
 
     of = [*nodes, *(new for new, _ in updates)]
     # what else there is, numbers that are drawn and constants of the program, is on the mesh as well
@@ -89,10 +95,10 @@ def layouts_for(
     roots, results = made[: len(nodes)], made[len(nodes) :]
     pairs = [(new, on_mesh[old]) for new, (_, old) in zip(results, updates, strict=True)]
     asked = [n for n in dict.fromkeys([*roots, *results]) if n.device == mesh.name]
-    rates, between = described([open_device(name) for name in mesh.devices])
+    rates, between = described([open_device(name) for name in mesh.devices], slower)
     order = set(graph.toposort(asked))
     pairs = [(new, old) for new, old in pairs if new is not old and {new, old} <= order]
-    found = choose(asked, mesh, rates, between, None, limit, pairs, reassociates)
+    found = chosen(asked, mesh, rates, between, None, limit, pairs, reassociates)
     whole: Layout = (Replicate(),) * len(mesh.shape)
     return [found.layouts.get(on_mesh[n], whole) for n in leaves], found
 
@@ -126,11 +132,35 @@ def worth_using(
     return [name for name in names if name in chosen], times
 
 
-def searched(limit: int | None) -> AbstractContextManager[object]:
-    """Within the block, layouts of graphs on meshes are searched, with this limit of bytes for each device."""
+def searched(limit: int | None, slower: tuple[float, ...] = ()) -> AbstractContextManager[object]:
+    """Within the block, layouts of graphs on meshes are searched, with this limit of bytes for each device, and the
+    times by which each is slower than described."""
     from weft.scheduler.meshes import Search, searching
 
-    return searching(Search(limit))
+    return searching(Search(limit, slower))
+
+
+def current_search() -> Search | None:
+    """The search of graphs that are computed here; None where layouts are not searched."""
+    from weft.scheduler.meshes import current_search
+
+    return current_search()
+
+
+def load_of(mesh: Mesh) -> Load:
+    """The load of the devices of a mesh, of which nothing is observed yet."""
+    from weft.backends.registry import open_device
+    from weft.scheduler.placing.load import Load
+
+    return Load(tuple([open_device(name).info.flops for name in mesh.devices]))
+
+
+def timed(times: Times) -> AbstractContextManager[object]:
+    """Within the block, plans over devices wait for each of their parts: for each device the times, and what was
+    predicted, are added up in `times`."""
+    from weft.scheduler.parts.plan import timed
+
+    return timed(times)
 
 
 def count(kind: str) -> int:

@@ -7,7 +7,8 @@ names the device and the step.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias, cast
@@ -35,6 +36,22 @@ MANY_STEPS = 64
 PlanFor: TypeAlias = Callable[[Signature, Device, bool], tuple[Plan, bool]]
 """The plan of a part, and whether it is the last: `dynamic` says whether it may be one for all sizes."""
 
+Times: TypeAlias = dict[str, list[float]]
+"""The nanoseconds that the parts of each device took, and those that were predicted for them."""
+
+_times: ContextVar[Times | None] = ContextVar("weft.parts.times", default=None)
+
+
+@contextlib.contextmanager
+def timed(times: Times) -> Generator[None]:
+    """Have the plans that are run in the block, by this thread or task, wait for each of their parts, and add up their
+    times in `times`."""
+    before = _times.set(times)
+    try:
+        yield
+    finally:
+        _times.reset(before)
+
 
 _LENT = cast("Memory", None)
 """In place of memory that is lent when its exchange comes."""
@@ -52,11 +69,19 @@ class _Part:
     settled: bool
 
     def start(self, plan: Plan, memories: Sequence[Memory], env: Mapping[str, int]) -> None:
+        times = _times.get()
         own = [memories[v] for v in self.reads]
         if plan.feed is not None:
             own = [own[m] if isinstance(m, int) else m for m in plan.feed]
-        own += [memories[v] for v in self.step.work.results]
-        plan.executable.run(own, (*[env[v.name] for v in self.sig.variables], *plan.constants))
+        work = self.step.work
+        own += [memories[v] for v in work.results]
+        values = (*[env[v.name] for v in self.sig.variables], *plan.constants)
+        if times is None or not isinstance(work, Compute):
+            plan.executable.run(own, values)
+            return
+        of = times.setdefault(self.device.info.name, [0.0, 0.0])
+        of[0] += sum(plan.executable.run_timed(own, values))
+        of[1] += work.ns
 
 
 @dataclass(slots=True)

@@ -36,7 +36,7 @@ from weft.scheduler.placing.links import Collective, Links, fastest
 from weft.scheduler.placing.problem import Array, Block, Choice, Counts, Edge, Problem, prices
 from weft.scheduler.placing.routes import Routes, block_ends
 from weft.scheduler.placing.search import solve
-from weft.scheduler.placing.shares import bounds, shares
+from weft.scheduler.placing.shares import bounds, grouped
 from weft.scheduler.sharding.lower import OneSplit, Split, has_terms, is_partial, local_parts
 from weft.scheduler.sharding.online import Online, Running, taken_in_blocks
 from weft.scheduler.sharding.propagate import CUT_OPS
@@ -61,9 +61,11 @@ class Rates:
     launch_ns: float = 1000.0
 
 
-def described(devices: Sequence[Device]) -> tuple[list[Rates], Links]:
-    """The rates of devices and the links between them: stated, or measured once for each pair on this machine."""
-    rates = [Rates(d.info.flops, d.info.bandwidth, d.info.launch_ns) for d in devices]
+def described(devices: Sequence[Device], slower: Sequence[float] = ()) -> tuple[list[Rates], Links]:
+    """The rates of devices and the links between them: stated, or measured once for each pair on this machine.
+    `slower`: the times by which each device is slower than stated."""
+    both = zip([d.info for d in devices], slower or (1.0,) * len(devices), strict=True)
+    rates = [Rates(i.flops / times, i.bandwidth / times, i.launch_ns) for i, times in both]
     latency, per_byte = np.zeros((2, len(devices), len(devices)))
     for (i, a), (j, b) in itertools.permutations(enumerate(devices), 2):
         link = links(a, b)
@@ -282,7 +284,7 @@ class _Chooser:
         speeds = [r.flops for r in self.rates]
         found = [Shard(d) for d in dims]
         if len(self.mesh.shape) == 1 and min(speeds) < max(speeds):
-            found += [Shard(d, bounds(shares(sizes[d], [1e9 / s for s in speeds]))) for d in dims]
+            found += [Shard(d, bounds(grouped(sizes[d], [1e9 / s for s in speeds]))) for d in dims]
         return found
 
     def _fits(self, n: Node, sizes: Sequence[int], layout: Layout, split: Split) -> bool:
@@ -582,14 +584,16 @@ def _cuts(
     order: Sequence[Node], fixed: Collection[Node], mesh: Mesh, within: Collection[Node]
 ) -> Iterable[Node]:
     """Nodes that get a layout: what is stored, combinations of terms, what is fixed; and what joins several of these
-    for several readers, so that what lies between cuts does not grow with the graph. Not what is `within` others."""
+    for several readers, so that what lies between cuts does not grow with the graph, or to be laid out in another way:
+    each device may then compute a part, and fetch the rest. Not what is `within` others."""
     readers = Counter(i for n in order for i in set(n.inputs))
+    laid_out = {n.inputs[0] for n in order if n.op is Op.COPY and n.device == mesh.name}
     reads: dict[Node, frozenset[Node]] = {}
     for n in order:
         below = frozenset[Node]().union(*(reads.get(i, frozenset[Node]()) for i in n.inputs))
         leaf = n.storage is not None or n.op is Op.BUFFER
         decided = leaf or n in fixed or n.op in CUT_OPS or n.op is Op.COPY
-        joins = n.op in ELEMENTWISE and readers[n] > 1 and len(below) > 1
+        joins = n.op in ELEMENTWISE and (readers[n] > 1 or n in laid_out) and len(below) > 1
         if n.device == mesh.name and (decided or joins) and n not in within:
             yield n
             below = frozenset((n,))

@@ -2,12 +2,20 @@
 
 speeds 1:2:3:4, 100 rows                  10, 20, 30, 40 rows
 the same, 3 rows, 1 ms to start each      0, 0, 1, 2: a device that only costs time gets nothing
+the same, 8,192 rows, in groups           816, 1632, 2464, 3280: kernels take rows in tiles
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+
+MAX_GROUP = 64
+"""Units that a block is a multiple of: tiles of all cores come out even, and rows begin where cache lines do."""
+
+MAX_GROUPED_LOSS = 0.005
+"""The part of the time by which the slowest device may end later in groups. A tail of rows that fill no tile takes
+1.6 % of the rows' own time where there are 819, and 0.6 % where there are 1,638 (simulated, 2026-11-24)."""
 
 
 def shares(
@@ -48,6 +56,26 @@ def shares(
         given[k] += 1
         heapq.heappush(ready, (fixed[k] + (given[k] + 1) * ns_per_unit[k], k))
     return tuple(given)
+
+
+def grouped(units: int, ns_per_unit: Sequence[float]) -> tuple[int, ...]:
+    """As `shares`, in multiples of the largest group, a power of two, that hardly delays the end; what is left of the
+    last group is one device's."""
+
+    def end(parts: Sequence[int]) -> float:
+        return max(n * ns for n, ns in zip(parts, ns_per_unit, strict=True))
+
+    exact = shares(units, ns_per_unit)
+    group = MAX_GROUP
+    while group > 1:
+        found = [group * n for n in shares(units // group, ns_per_unit)]
+        rest = units % group
+        k = min(range(len(found)), key=lambda k: (found[k] + rest) * ns_per_unit[k])
+        found[k] += rest
+        if end(found) <= (1 + MAX_GROUPED_LOSS) * end(exact):
+            return tuple(found)
+        group //= 2
+    return exact
 
 
 def bounds(parts: Sequence[int]) -> tuple[int, ...]:

@@ -1,0 +1,72 @@
+"""Devices of unequal speeds: a training step takes hardly longer than its work over the sum of speeds."""
+# Tests: weft/scheduler/placing/layouts.py
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from weft import nn
+from weft.ir.placement import Shard
+from weft.testing import farm
+
+SPEEDS = (1, 2, 3, 4)
+
+
+def network(width: int, layers: int) -> nn.Module:
+    weft.manual_seed(0)
+    return nn.Sequential(*[m for _ in range(layers) for m in (nn.Linear(width, width), nn.ReLU())])
+
+
+def training(model: nn.Module, optimizer: Any) -> Callable[[weft.Tensor, weft.Tensor], None]:
+    def step(x: weft.Tensor, y: weft.Tensor) -> None:
+        optimizer.zero_grad()
+        ((model(x) - y) ** 2).mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def step_ns(speeds: tuple[float, ...], used: int, optimizer: Any, rows: int) -> float:
+    """The simulated time of a step that comes again, on the first `used` devices."""
+    with farm(len(speeds), speeds=speeds, timing_only=True, link_bandwidth=1e11) as f:
+        model = network(256, 3)
+        step = weft.compile(training(model, optimizer(model.parameters(), lr=0.01)), devices=f.names[:used])
+        x, y = weft.zeros(rows, 256), weft.zeros(rows, 256)
+        times: list[float] = []
+        for _ in range(4):
+            before = f.host.ns
+            step(x, y)
+            for device in f.devices:
+                device.synchronize()
+            times.append(f.host.ns - before)
+        return times[-1]
+
+
+@pytest.mark.parametrize("optimizer, rows", [(weft.optim.SGD, 8192), (weft.optim.Adam, 4096)])
+def test_a_training_step_takes_its_work_over_the_sum_of_speeds(optimizer: Any, rows: int) -> None:
+    one = step_ns((1.0, 1.0), 1, optimizer, rows)
+    assert step_ns(SPEEDS, len(SPEEDS), optimizer, rows) <= 1.05 * one / sum(SPEEDS)
+
+
+def test_blocks_by_speed_have_the_bits_of_one_device() -> None:
+    def trained(**devices: Any) -> tuple[list[np.ndarray[Any, Any]], Any]:
+        model = network(32, 2)
+        step = training(model, weft.optim.Adam(model.parameters(), lr=0.01))
+        run = weft.compile(step, numerics="same", **devices)
+        weft.manual_seed(1)
+        for _ in range(5):
+            run(weft.randn(650, 32), weft.randn(650, 32))
+        return [np.asarray(p.numpy()) for p in model.parameters()], run
+
+    one, _ = trained()
+    with farm(4, speeds=SPEEDS, flops=1e8, link_bandwidth=1e12, launch_ns=0.0):
+        found, run = trained(devices="farm:*")
+        layouts = [d.form.layout for d in run.chosen.decisions if d.node.shape == (650, 32)]
+        assert layouts and set(layouts) == {(Shard(0, (65, 195, 390, 650)),)}
+    for a, b in zip(one, found, strict=True):
+        np.testing.assert_array_equal(a, b)
