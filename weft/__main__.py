@@ -156,14 +156,22 @@ def generate(
 
 
 def _tokenizer_and_model(folder: str, dtype: str | None) -> tuple[Tokenizer, Decoder]:
+    from concurrent.futures import ThreadPoolExecutor
+
     from weft import models
     from weft.models.decoder import Decoder
 
     try:
-        tokenizer = models.Tokenizer(folder)
-        if Path(folder).is_file():
-            return tokenizer, models.from_gguf(folder)
-        model = models.from_pretrained(folder, None if dtype is None else getattr(weft, dtype))
+        with ThreadPoolExecutor(1) as beside:  # a tokenizer.json is read outside of Python
+            reading = beside.submit(models.Tokenizer, folder)
+            try:
+                model = (
+                    models.from_gguf(folder)
+                    if Path(folder).is_file()
+                    else models.from_pretrained(folder, None if dtype is None else getattr(weft, dtype))
+                )
+            finally:
+                tokenizer = reading.result()
     except (OSError, ImportError) as error:
         raise SystemExit(_told(error)) from None
     if not isinstance(model, Decoder):

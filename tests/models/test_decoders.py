@@ -80,6 +80,24 @@ def test_one_step_serves_every_position() -> None:
     assert tokens == whole[0][11:]
 
 
+@pytest.mark.parametrize("draft", [None, "lookup"])
+def test_the_first_token_comes_before_the_step_is_recorded(
+    draft: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, seen = made("llama"), list[int]()
+    hidden = type(model).hidden
+
+    def counted(self: Any, ids: weft.Tensor, *rest: Any) -> weft.Tensor:
+        seen.append(int(ids.shape[1]))
+        return hidden(self, ids, *rest)
+
+    monkeypatch.setattr(type(model), "hidden", counted)
+    tokens = models.generate(model, IDS[:1].tolist(), 3, draft=draft)
+    next(tokens)
+    assert seen == [11]
+    assert len(list(tokens)) == 2 and len(seen) > 1
+
+
 def test_a_sequence_ends_with_its_stop_and_the_others_go_on() -> None:
     model, hot = made("gpt2"), models.Sampling(temperature=1000.0)  # nearly any token
     prompts = IDS[:, :5].tolist()

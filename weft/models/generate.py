@@ -178,9 +178,12 @@ class _Work:
 def _one_by_one(work: _Work, rows: list[_Row]) -> Iterator[None]:
     step = weft.compile(work.step)
     ids = work.start()
-    while not _took(rows, [[token] for token in ids.tolist()]):
+    ended = _took(rows, [[token] for token in ids.tolist()])
+    yield  # before the step is recorded, which takes longer than a token
+    while not ended:
         ids = step(ids)
         yield
+        ended = _took(rows, [[token] for token in ids.tolist()])
     yield
 
 
@@ -188,20 +191,21 @@ def _with_guesses(work: _Work, rows: list[_Row], draft: Draft) -> Iterator[None]
     """Rounds of guessing, and of checking all guesses in one step."""
     step, check = weft.compile(work.step), weft.compile(work.check)
     ids = work.start()
+    ended = _took(rows, [[token] for token in ids.tolist()])
+    yield  # before anything else is recorded, which takes longer than a token
     source = draft.source
     guesses_of = (
         _of_model(work, source, draft.count)
         if isinstance(source, Decoder)
         else _looked_up(work, rows, draft.count)
     )
-    tokens = [[token] for token in ids.tolist()]
-    while not _took(rows, tokens):
+    while not ended:
         going = [not row.ended for row in rows]
         guesses, proposed = guesses_of(ids)
         if guesses is None:
             ids = step(ids)
             yield
-            tokens = [[token] for token in ids.tolist()]
+            ended = _took(rows, [[token] for token in ids.tolist()])
             draft.count_up(sum(going), 0, 0)
             continue
         found, right, ids = check(ids, guesses)
@@ -214,6 +218,7 @@ def _with_guesses(work: _Work, rows: list[_Row], draft: Draft) -> Iterator[None]
             sum(p for p, on in zip(proposed, going, strict=True) if on),
             sum(n for n, on in zip(fair, going, strict=True) if on),
         )
+        ended = _took(rows, tokens)
     yield
 
 

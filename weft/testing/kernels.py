@@ -249,6 +249,38 @@ def scaled_blocks(m: int, n: int, block: int) -> Case:
     )
 
 
+def gated_blocks(m: int, n: int, *blocks: int) -> Case:
+    """Two matrices with a scale for each block of a row, of one size or two, times a vector that is normed (RMS),
+    and the products of both."""
+    i, l, s = axis("i", m), axis("l", n), axis("s", n)
+    square = ItemValue(
+        "square", (), mul(Load(F, "x", (s.var,)), Load(F, "x", (s.var,))), Reduce(Op.ADD, (s,))
+    )
+    mean = ex.call(Op.ADD, mul(Load(F, "square", ()), Const(F, 1 / n)), Const(F, 1e-6))
+    norm = ex.call(Op.RECIP, ex.call(Op.SQRT, mean))
+    x = mul(mul(Load(F, "x", (l.var,)), norm), Load(F, "w", (l.var,)))
+
+    def total(name: str, q: str, scale: str, block: int) -> ItemValue:
+        scaled = mul(Load(F, q, (i.var, l.var)), Load(F, scale, (i.var, floordiv(l.var, block))))
+        return ItemValue(name, (i,), mul(x, scaled), Reduce(Op.ADD, (l,)))
+
+    y = axis("y", m)
+    e = mul(Load(F, "gate", (y.var,)), Load(F, "up", (y.var,)))
+    out = Output("out", (y,), (StoreTo("r", (y.var,), e),))
+    scales = [(m, ceildiv(n, block)) for block in (blocks[0], blocks[-1])]
+    sizes = {"x": (n,), "w": (n,), "q": (m, n), "a": scales[0], "p": (m, n), "b": scales[1]}
+    params = (*(Param(name, F, shape) for name, shape in sizes.items()), Param("r", F, (m,), True))
+
+    def reference(t: Arrays) -> Arrays:
+        x = t["x"] / np.sqrt((t["x"] ** 2).mean() + 1e-6) * t["w"]
+        pairs = ("q", "a", blocks[0]), ("p", "b", blocks[-1])
+        wide = [t[q] * np.repeat(t[scale], block, 1)[:, :n] for q, scale, block in pairs]
+        return {"r": (wide[0] @ x) * (wide[1] @ x)}
+
+    items = (square, total("gate", "q", "a", blocks[0]), total("up", "p", "b", blocks[-1]), out)
+    return Case(Algorithm("gated_blocks", params, (), items), reference)
+
+
 def byte_sums(rows: int, groups: int, blocks: int, steps: int, lanes: int) -> Case:
     """Rows of int8 times a matrix of uint8 in lanes of four bytes, with a scale for each block of 4 * `steps` terms."""
     i, g, l = axis("i", rows), axis("g", groups), axis("l", lanes)
@@ -325,5 +357,6 @@ CASES: dict[str, Case] = {
     "depthwise": depthwise(1, 2, 5, 3, 1),
     "depthwise taps": depthwise_taps(2, 2, 4, 3, 1),
     "scaled blocks": scaled_blocks(3, 8, 2),
+    "gated blocks": gated_blocks(3, 8, 2),
     "byte sums": byte_sums(3, 2, 2, 2, 4),
 }

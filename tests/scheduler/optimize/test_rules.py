@@ -23,6 +23,7 @@ from weft.testing.kernels import (
     depthwise,
     depthwise_last,
     depthwise_taps,
+    gated_blocks,
     matmul,
     scaled_blocks,
     softmax,
@@ -54,6 +55,10 @@ SIZES: dict[str, Case] = {
     **{
         f"scaled blocks {m}x{n}, {block}": scaled_blocks(m, n, block)
         for m, n, block in [(5, 192, 32), (40, 128, 64), (17, 160, 32), (3, 48, 32), (2, 72, 12)]
+    },
+    **{
+        f"gated blocks {m}x{n}, {block}": gated_blocks(m, n, block)
+        for m, n, block in [(40, 192, 32), (17, 128, 64), (9, 72, 12)]
     },
     **{
         f"{case.__name__} {n}x{c}x{size}, {taps}, {stride}": case(n, c, size, taps, stride)
@@ -179,6 +184,21 @@ def test_attention_runs_in_one_pass() -> None:
     assert k.nests["l"].online is not None and k.nests["o"].online is not None
     largest = max(int(np.prod(n.size)) for n in k.nests.values() if n.size)
     assert largest <= 64 * 1024, "no buffer of 1024 x 1024 scores"
+
+
+def test_a_norm_before_sums_of_blocks_is_computed_once_for_all_of_them() -> None:
+    k = schedule(gated_blocks(64, 512, 32).algorithm, DESCRIPTIONS["avx512"])
+    assert {"gate_blocks", "up_blocks", "gate_several", "up_several"} <= k.nests.keys()
+    before = [name for name, nest in k.nests.items() if nest.at is None and name != "out"]
+    assert "square" in before and {n for n in before if n.startswith("once")} == {"once", "once2"}
+    for name, scale in (("gate_blocks", "a"), ("up_blocks", "b")):
+        sources = {r.source for e in k.algorithm.item(name).exprs() for r in loads_in(e)}
+        assert scale not in sources and not sources.isdisjoint({"once", "once2"})
+
+
+def test_values_as_large_as_sums_of_blocks_are_not_computed_before_them() -> None:
+    k = schedule(gated_blocks(4, 512, 32).algorithm, DESCRIPTIONS["avx512"])
+    assert "gate_blocks" not in k.nests
 
 
 def test_causal_attention_skips_blocks_above_the_diagonal() -> None:

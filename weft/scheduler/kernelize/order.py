@@ -61,8 +61,8 @@ def ordered(partition: Partition) -> list[Group]:
 
 
 def _rank(g: Group, position: Mapping[int, int]) -> int:
-    """The place in the graph of the last node that the group stores."""
-    return max((position[k] for k in g.stored), default=0)
+    """The place in the graph of the first node that the group stores: what reads it may be needed from there on."""
+    return min((position[k] for k in g.stored), default=0)
 
 
 def _touched(g: Group) -> set[int]:

@@ -540,6 +540,13 @@ def _has_lanes(k: Kernel, item: Item, lanes: int) -> bool:
     return not lanes or high(k.nests[item.name].size[-1]) >= lanes
 
 
+def whole(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
+    """A value that all results need alike, computed before them, with lanes."""
+    item = k.algorithm.item(name)
+    assert isinstance(item, ItemValue)
+    return _value(k, item, info, frozenset(), frozenset())
+
+
 def _value(
     k: Kernel, item: ItemValue, info: DeviceInfo, closed: frozenset[str], staged: frozenset[str]
 ) -> Kernel:
