@@ -48,6 +48,12 @@ def test_importing_weft_opens_no_backend() -> None:
     assert loaded_after("import weft").isdisjoint(HEAVY)
 
 
+def test_importing_weft_loads_nothing_of_the_library_that_is_slow_and_rarely_used() -> None:
+    """Beside NumPy, which a program has in any case: each takes one to three milliseconds."""
+    slow = {"logging", "sysconfig", "fractions", "concurrent", "tempfile", "string"}
+    assert (loaded_after("import weft") - loaded_after("import numpy")).isdisjoint(slow)
+
+
 def test_importing_layers_and_optimizers_opens_no_backend() -> None:
     assert loaded_after("import weft.nn, weft.optim, weft.io").isdisjoint(HEAVY)
 

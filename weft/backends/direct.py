@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import sysconfig
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any
@@ -77,7 +76,16 @@ def has_layout() -> bool:
     """True where objects may be as CPython lays them out: with a lock, and without what debugging adds."""
     if sys.implementation.name != "cpython" or sys.byteorder != "little" or hasattr(sys, "getobjects"):
         return False
-    return not sysconfig.get_config_var("Py_GIL_DISABLED") and ctypes.sizeof(ctypes.c_void_p) == 8
+    return not is_free_threaded() and ctypes.sizeof(ctypes.c_void_p) == 8
+
+
+def is_free_threaded() -> bool:
+    """True for an interpreter that is built to run without its lock."""
+    if sys.version_info < (3, 13):
+        return False
+    import sysconfig  # takes a millisecond
+
+    return bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 
 def route(start: Any, slots: Sequence[Any], held: int) -> Route | None:

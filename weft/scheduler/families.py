@@ -10,7 +10,6 @@ How much is guessed from the work, and measured: a plan that takes too long for 
 
 from __future__ import annotations
 
-import logging
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
@@ -25,6 +24,7 @@ from weft.ir.graph import Node
 from weft.ir.graph_verify import verify_graph
 from weft.ir.index import Var
 from weft.lazy_dataclass import dataclass
+from weft.logs import logger
 from weft.scheduler import disk_cache, recipes
 from weft.scheduler.outline import (
     Outline,
@@ -77,7 +77,6 @@ LOOP_PLANS = 64
 ROOMY_BYTES = 16 << 20
 """The workspace up to which the first of these is tried."""
 
-log = logging.getLogger(__name__)
 
 NEVER = 1 << 60
 """A number of turns that does not come."""
@@ -185,7 +184,7 @@ def plan_for(
     except WeftError as error:  # what is refused for larger sizes may do for this one
         general = str(error)
     if isinstance(general, str):
-        log.debug("no plan for all sizes yet: %s", general)
+        logger(__name__).debug("no plan for all sizes yet: %s", general)
         return None
     family.add(general)
     name = recipes.key_of(own, replaces, device)

@@ -11,6 +11,7 @@ from weft.autograd.value import Value
 from weft.backends.direct import Access as Access
 from weft.backends.direct import Route, route
 from weft.backends.direct import Source as Source
+from weft.backends.direct import is_free_threaded as is_free_threaded
 from weft.backends.storage import Storage
 from weft.core.args.handle import Handle
 from weft.ir import graph

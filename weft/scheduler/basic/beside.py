@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import io
-import logging
 import os
 import pickle
 import queue
@@ -25,11 +24,10 @@ from weft.ir.forks import forkable
 from weft.ir.ops import Op
 from weft.ir.template import GraphTemplate
 from weft.lazy_dataclass import dataclass
+from weft.logs import logger
 
 JOBS_WAITING = 16
 """Jobs that wait for the worker at most; further ones are refused."""
-
-log = logging.getLogger(__name__)
 
 _START = "import sys; sys.path[:] = {path!r}; from weft.scheduler.basic.worker import main; main({parent})"
 
@@ -109,7 +107,9 @@ class _Worker:
         self.jobs.put(None)
         code = self.process.wait()
         if left and not self.stopped:
-            log.warning("the process that builds plans ended with %d; they are built here instead", code)
+            logger(__name__).warning(
+                "the process that builds plans ended with %d; they are built here instead", code
+            )
         for done in left:
             done(False)
 
@@ -137,7 +137,7 @@ def ask(task: Task, done: Callable[[bool], object]) -> bool:
                 return False
             _state[0].give(data, done)
     except (OSError, ValueError, pickle.PicklingError, TypeError, AttributeError) as error:
-        log.debug("no plan is built beside: %s", error)
+        logger(__name__).debug("no plan is built beside: %s", error)
         return False
     return True
 
