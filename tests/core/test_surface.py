@@ -362,6 +362,9 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "roll": (lambda: weft.roll(weft.ones(2, 2), (1, 2), 0), weft.ArgumentError, "as many of both"),
     "unbind": (lambda: weft.unbind(weft.tensor(1.0)), weft.IndexError, "without dimensions"),
     "multinomial": (lambda: weft.multinomial(weft.tensor([0.0, 0.0]), 1), weft.ArgumentError, "too few positive"),
+    "multinomial of too many": (
+        lambda: weft.multinomial(weft.ones((1 << 24) + 1), 1), weft.ArgumentError, r"16,777,217 categories are more",
+    ),
     "bernoulli": (
         lambda: weft.bernoulli(weft.tensor([0.5, 1.5])), weft.ArgumentError, "must be from 0 to 1, got 1.5",
     ),

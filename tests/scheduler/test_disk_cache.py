@@ -98,6 +98,27 @@ DAMAGE = {
 }
 
 
+def test_names_on_disk_do_not_hang_on_the_package_s_name() -> None:
+    """Where weft stood in for torch, nothing was found that others had left, nor what the worker built."""
+    code = (
+        "import sys, weft\nfrom weft import naming\nfrom weft.backends.registry import open_device\n"
+        "from weft.ir.kernel.digest import digest\nfrom weft.scheduler.disk_cache import device_key\n"
+        "from weft.scheduler.signature import signature\n"
+        "from weft.scheduler.kernelize import kernelize_all\nnaming.call_it(sys.argv[1])\n"
+        "x = weft.ones(4, 3).realize().double()\n"
+        "_, y = weft.scan(lambda c, r: (c + r, c.half()), weft.zeros(3).double(), x)\n"
+        "node = (y.sum(0).exp() + 1).value.node\nsig = signature([node])\n"
+        "kernels = [digest(k.algorithm) for k in kernelize_all([(x.sin() + 1).value.node], 31)]\n"
+        "print(sig.digest(), device_key(open_device('cpu:0')), kernels)\nprint(x.dtype)"
+    )
+    found = [
+        subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True, check=True).stdout
+        for name in ("weft", "torch")
+    ]
+    assert found[0].splitlines()[0] == found[1].splitlines()[0]
+    assert [f.splitlines()[1] for f in found] == ["weft.float64", "torch.float64"]
+
+
 @pytest.mark.parametrize("kind", ["plan", "image", "native"])
 def test_damaged_entries_are_rebuilt(filled: tuple[Path, str], kind: str) -> None:
     folder, want = filled

@@ -24,6 +24,7 @@ from weft.ir.ops import LEAVES, Op
 from weft.ir.rewrite import over, rebuilt, rewritten
 from weft.ir.template import GraphTemplate
 from weft.lazy_dataclass import dataclass
+from weft.naming import own_name
 
 
 class Part(Enum):
@@ -82,6 +83,7 @@ class Body:
     def __hash__(self) -> int:
         return hash(self.key)
 
+    @own_name()
     def __repr__(self) -> str:
         """The same in every process, and another one for every other body."""
         from hashlib import sha256

@@ -19,6 +19,7 @@ from weft.ir.graph import Attrs, Node, Shape, Target, toposort
 from weft.ir.interning import Interned
 from weft.ir.ops import Op
 from weft.lazy_dataclass import dataclass
+from weft.naming import own_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class GraphTemplate(metaclass=Interned):
         self.placeholders, self.rows, self.results, self._homes = placeholders, rows, results, None
 
     @property
+    @own_name()
     def digest(self) -> str:
         """A hash that is the same in every process, made once."""
         try:

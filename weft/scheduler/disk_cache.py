@@ -20,6 +20,7 @@ from weft.backends.protocol import Code, CopyBytes, Device, DeviceInfo, Launch, 
 from weft.ir.forks import forkable
 from weft.ir.index import Var
 from weft.lazy_dataclass import dataclass
+from weft.naming import own_name
 from weft.scheduler.plan import KernelInfo, OutputSpec, Tenant
 from weft.scheduler.signature import Result, Signature
 from weft.scheduler.size_json import decoded, encoded
@@ -49,6 +50,7 @@ def device_key(device: Device) -> str:
     return _devices[device]
 
 
+@own_name()
 def describe(info: DeviceInfo) -> str:
     """Everything in a description, in an order that is the same in every process."""
     values: dict[str, Any] = {f.name: getattr(info, f.name) for f in fields(info)}

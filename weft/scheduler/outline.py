@@ -26,6 +26,7 @@ from weft.ir.loop_body import LoopNode, in_memory
 from weft.ir.ops import Op
 from weft.ir.template import GraphTemplate
 from weft.lazy_dataclass import dataclass
+from weft.naming import own_name
 from weft.scheduler.signature import Key
 
 PLAIN = frozenset({0, 1, -1, 2, 0.5})
@@ -55,6 +56,7 @@ class OutlineKey(Key):
     __slots__ = ("_digest",)
     _digest: str
 
+    @own_name()
     def digest(self) -> str:
         """The key as a hash that is the same in every process, made once."""
         try:

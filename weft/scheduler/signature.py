@@ -16,6 +16,7 @@ from weft.ir.loop_body import LoopNode
 from weft.ir.numerics import pinned
 from weft.ir.ops import Op
 from weft.lazy_dataclass import dataclass
+from weft.naming import own_name
 from weft.scheduler.keeping import worth_keeping
 
 # to load a member of an enumeration takes ten times as long, at each node
@@ -82,6 +83,7 @@ class Signature:
             self.hashed = self._hash()
         return self.hashed
 
+    @own_name()
     def _hash(self) -> str:
         heads: dict[Any, bytes] = {}
         h = hashlib.sha256()

@@ -288,10 +288,10 @@ _NOT_LINKED = "Failed to materialize symbols"
 
 COMPILER_BYTES = 16 << 20
 COMPILER_BYTES_PER_BYTE = 32
-"""The memory that LLVM may ask for to compile a text, and for each byte of it: 4.8 MiB for 55 KB, 8.6 MiB for 650 KB."""
+"""Memory that LLVM may ask for to compile a text, and for each byte of it: 4.8 MiB for 55 KB, 8.6 MiB for 650 KB."""
 
 LINKER_BYTES = 4 << 20
-"""The memory that the linker may ask for beside an object's own bytes: a linker, pages of each kind of code, and stubs."""
+"""Memory that the linker may ask for beside an object's bytes: a linker, pages of each kind of code, and stubs."""
 
 
 def _expect_room(nbytes: int, purpose: str) -> None:

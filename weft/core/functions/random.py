@@ -412,6 +412,10 @@ def exponential(shape: Shape, dtype: DType, lambd: float, generator: Generator |
     return log(_open_uniform(shape, dtype, generator)) * (-1.0 / lambd)
 
 
+MAX_CATEGORIES = 1 << 24
+"""Categories that a uniform float32 tells apart: torch's limit, too."""
+
+
 def multinomial(
     input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None
 ) -> Tensor:
@@ -432,6 +436,11 @@ def multinomial(
             f"multinomial: cannot draw {num_samples} of {n} without replacement"
             if isinstance(n, int) and num_samples >= 1
             else f"multinomial: the number of samples must be positive, got {num_samples}"
+        )
+    if n > MAX_CATEGORIES:
+        raise ArgumentError(
+            f"multinomial: {n:,} categories are more than 2^24, the steps of a uniform float32: "
+            "draw a block of them by its sum first, then within the block"
         )
     known = run.host_array(v.node)
     if known is not None and known.size:  # what is not computed yet cannot be checked

@@ -17,8 +17,10 @@ from weft.ir.dtypes import DType
 from weft.ir.expr import Const, Expr, bits
 from weft.ir.index import Index
 from weft.ir.kernel.algorithm import Algorithm
+from weft.naming import own_name
 
 
+@own_name()
 def digest(algorithm: Algorithm) -> str:
     """SHA-256 of everything that makes `algorithm` equal to another one, in hexadecimal."""
     return _Digest().of(algorithm)
