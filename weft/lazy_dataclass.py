@@ -9,10 +9,11 @@ frozen classes with slots are set through their descriptors: an object of three 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from dataclasses import MISSING, Field, FrozenInstanceError, fields
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, FrozenInstanceError, fields
+from functools import lru_cache
 from reprlib import recursive_repr
-from types import MemberDescriptorType
+from types import CodeType, FunctionType, MemberDescriptorType
 from typing import Any, TypeVar, dataclass_transform, overload
 
 T = TypeVar("T")
@@ -108,10 +109,22 @@ def _add_late(cls: type[Any], name: str, make: Callable[[], Method]) -> None:
     setattr(cls, name, late)
 
 
-def _define(name: str, parameters: str, body: list[str], names: dict[str, object]) -> Method:
-    """The function of this text."""
-    exec(f"def {name}({parameters}):\n  " + "\n  ".join(body or ["pass"]), names)
-    return names[name]  # pyright: ignore[reportReturnType]
+@lru_cache(maxsize=256)
+def _code(text: str) -> CodeType:
+    """The code of the function with this text."""
+    return next(c for c in compile(text, "<string>", "exec").co_consts if isinstance(c, CodeType))
+
+
+def _define(text: str, called: Sequence[str], names: dict[str, object]) -> FunctionType:
+    """The function of a text in which the fields are f0, f1 and so on, with the names that they are called by.
+
+    Classes of as many fields have one text, which is compiled once.
+    """
+    code = _code(text)
+    own = {f"f{i}": name for i, name in enumerate(called)}
+    variables = tuple([own.get(n, n) for n in code.co_varnames])
+    others = tuple([own.get(n, n) for n in code.co_names])
+    return FunctionType(code.replace(co_varnames=variables, co_names=others), names)
 
 
 def _init(cls: type[Any], frozen: bool) -> Method:
@@ -119,61 +132,71 @@ def _init(cls: type[Any], frozen: bool) -> Method:
     names: dict[str, object] = {"_missing": MISSING, "_set": object.__setattr__}
     positional: list[str] = []
     keywords: list[str] = []
+    defaults: list[object] = []
+    keyword_defaults: dict[str, object] = {}
     body: list[str] = []
-    for f in fields(cls):
-        value = f.name if f.init else None
-        if f.default is not MISSING:
-            names[f"_default_{f.name}"] = f.default
-            value = value or f"_default_{f.name}"
-        elif f.default_factory is not MISSING:
-            names[f"_make_{f.name}"] = f.default_factory
-            made = f"_make_{f.name}()"
-            value = f"{made} if {value} is _missing else {value}" if value else made
+    all_fields = fields(cls)
+    for i, f in enumerate(all_fields):
+        value = f"f{i}" if f.init else None
+        if f.default_factory is not MISSING:
+            names[f"_make{i}"] = f.default_factory
+            value = f"_make{i}() if {value} is _missing else {value}" if value else f"_make{i}()"
+        elif f.default is not MISSING and not value:
+            names[f"_default{i}"], value = f.default, f"_default{i}"
         if f.init:
-            (keywords if f.kw_only else positional).append(_parameter(f))
+            (keywords if f.kw_only else positional).append(f"f{i}")
+            if f.default is not MISSING or f.default_factory is not MISSING:
+                if f.kw_only:
+                    keyword_defaults[f.name] = f.default
+                else:
+                    defaults.append(f.default)  # MISSING where it is made
+            elif defaults and not f.kw_only:
+                raise TypeError(f"non-default argument {f.name!r} follows default argument")
         if value:
-            body.append(_setting(cls, f.name, value, frozen, names))
+            body.append(_setting(cls, i, f.name, value, frozen, names))
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
-    parameters = ["self", *positional, *(["*", *keywords] if keywords else [])]
-    return _define("__init__", ", ".join(parameters), body, names)
+    parameters = ", ".join(["self", *positional, *(["*", *keywords] if keywords else [])])
+    text = f"def __init__({parameters}):\n  " + "\n  ".join(body or ["pass"])
+    made = _define(text, [f.name for f in all_fields], names)
+    made.__defaults__, made.__kwdefaults__ = tuple(defaults), keyword_defaults
+    return made
 
 
-def _parameter(f: Field[Any]) -> str:
-    """A field's parameter of `__init__`."""
-    if f.default is not MISSING:
-        return f"{f.name}=_default_{f.name}"
-    return f.name if f.default_factory is MISSING else f"{f.name}=_missing"
-
-
-def _setting(cls: type[Any], name: str, value: str, frozen: bool, names: dict[str, object]) -> str:
+def _setting(
+    cls: type[Any], number: int, name: str, value: str, frozen: bool, names: dict[str, object]
+) -> str:
     """The line that sets a field."""
     if not frozen:
-        return f"self.{name} = {value}"
+        return f"self.f{number} = {value}"
     slot = getattr(cls, name, None)
     if isinstance(slot, MemberDescriptorType):
-        names[f"_set_{name}"] = slot.__set__
-        return f"_set_{name}(self, {value})"
-    return f"_set(self, {name!r}, {value})"
+        names[f"_set{number}"] = slot.__set__
+        return f"_set{number}(self, {value})"
+    names[f"_name{number}"] = name
+    return f"_set(self, _name{number}, {value})"
 
 
 def _values(of: str, names: list[str]) -> str:
     """The tuple of fields of an object."""
-    return "(" + "".join(f"{of}.{n}, " for n in names) + ")"
+    return "(" + "".join(f"{of}.f{i}, " for i in range(len(names))) + ")"
 
 
 def _eq(cls: type[Any]) -> Method:
     """`__eq__`: objects of one class with equal fields."""
     names = [f.name for f in fields(cls) if f.compare]
     same = f"{_values('self', names)} == {_values('other', names)}"
-    body = [f"return {same} if other.__class__ is self.__class__ else NotImplemented"]
-    return _define("__eq__", "self, other", body, {})
+    text = (
+        f"def __eq__(self, other):\n  return {same} if other.__class__ is self.__class__ else NotImplemented"
+    )
+    return _define(text, names, {})
 
 
 def _hash(cls: type[Any]) -> Method:
     """`__hash__`: that of the tuple of fields."""
     names = [f.name for f in fields(cls) if (f.compare if f.hash is None else f.hash)]
-    return _define("__hash__", "self", [f"return hash({_values('self', names)})"], {})
+    text = f"def __hash__(self):\n  return hash({_values('self', names)})"
+    return _define(text, names, {})
 
 
 @recursive_repr()
