@@ -52,6 +52,41 @@ def test_importing_layers_and_optimizers_opens_no_backend() -> None:
     assert loaded_after("import weft.nn, weft.optim, weft.io").isdisjoint(HEAVY)
 
 
+def later(code: str, *names: str) -> list[str]:
+    """Modules among `names` that a fresh interpreter with NumPy has after `code`, and had not before."""
+    probe = (
+        "import sys, dataclasses, threading, numpy, numpy.random\nbefore = {*sys.modules}\n"
+        f"{code}\nprint(*[n for n in {names!r} if n in sys.modules and n not in before])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60
+    )
+    return run.stdout.split()
+
+
+def test_importing_weft_loads_nothing_for_files_numbers_and_meshes() -> None:
+    library = (
+        "fractions",
+        "decimal",
+        "pathlib",
+        "string",
+        "sysconfig",
+        "tempfile",
+        "urllib.parse",
+        "logging",
+    )
+    own = ("weft.core.sharding", "weft.core.execute.meshes", "weft.core.tensor.display")
+    assert later("import weft", *library, *own) == []
+
+
+def test_a_first_kernel_loads_no_logs_exact_numbers_and_search_for_libraries() -> None:
+    names = ("fractions", "decimal", "sysconfig", "logging", "ctypes.util", "concurrent.futures")
+    own = ("weft.core.sharding", "weft.core.tensor.display")
+    code = "import weft; weft.ones(3).sum().item()"
+    assert later(code, *names, *own) == []
+    assert later("import weft; x = weft.ones(3, requires_grad=True); (x * x).sum().backward()", *own) == []
+
+
 def test_version_is_stated_once() -> None:
     assert weft.__version__ == __version__ == version("weft")
 

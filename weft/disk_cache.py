@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import logging
 import math
 import os
 import time
@@ -45,7 +44,6 @@ _SWEEP_SECONDS = 60
 _TEMPORARY_SECONDS = 3600
 _TOUCH_SECONDS = 3600
 
-_log = logging.getLogger("weft")
 _numbers = itertools.count()
 _warned: list[str] = []  # the cache folders that were complained about
 _swept = [-math.inf]  # when this process last removed what is too much
@@ -147,13 +145,16 @@ def _warn(root: Path, error: OSError | Refused) -> None:
     if str(root) in _warned:
         return
     _warned.append(str(root))
+    import logging
+
+    log = logging.getLogger("weft")
     if isinstance(error, Refused):
-        _log.warning(
+        log.warning(
             "compiled programs cannot be kept in %s: %s, so nothing is loaded from it or written to it; remove it, "
             "or make it private (chmod -R go-w, chown), or name another folder in WEFT_CACHE_DIR", root, error
         )  # fmt: skip
     else:
-        _log.warning("compiled programs cannot be kept in %s: %s", root, error)
+        log.warning("compiled programs cannot be kept in %s: %s", root, error)
 
 
 def discard(kind: str, key: str) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import builtins
 import inspect
-from pathlib import Path
+import os
 from typing import Any, Self
 
 from weft.lazy_dataclass import dataclass
 
-_HOME = str(Path(__file__).parent)
+_HOME = os.path.dirname(__file__)
 
 _WRAPPERS: set[str] = set()
 

@@ -24,8 +24,10 @@ import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def verify() -> bool:
@@ -37,6 +39,8 @@ def cache_dir() -> Path | None:
     """The folder of the on-disk caches (it need not exist yet); None when they are switched off."""
     chosen = os.environ.get("WEFT_CACHE_DIR")
     if chosen is not None:
+        from pathlib import Path
+
         return Path(chosen).expanduser() if chosen.strip() else None
     from platformdirs import user_cache_path
 
@@ -123,6 +127,8 @@ def runtime_folder() -> Generator[None]:
     if name in os.environ or not sys.platform.startswith("linux"):
         yield
         return
+    from tempfile import TemporaryDirectory
+
     # one of our own: a display that waits in the folder of everybody's temporary files could be anybody's
     with TemporaryDirectory(prefix="weft-") as folder:
         os.environ[name] = folder

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import sysconfig
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any
@@ -77,7 +76,7 @@ def has_layout() -> bool:
     """True where objects may be as CPython lays them out: with a lock, and without what debugging adds."""
     if sys.implementation.name != "cpython" or sys.byteorder != "little" or hasattr(sys, "getobjects"):
         return False
-    return not sysconfig.get_config_var("Py_GIL_DISABLED") and ctypes.sizeof(ctypes.c_void_p) == 8
+    return "t" not in sys.abiflags and ctypes.sizeof(ctypes.c_void_p) == 8
 
 
 def route(start: Any, slots: Sequence[Any], held: int) -> Route | None:

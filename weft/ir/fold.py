@@ -10,9 +10,8 @@ import math
 import operator
 import struct
 from collections.abc import Callable
-from fractions import Fraction
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +21,9 @@ from weft.ir.expr import Const, Expr, Scalar, normalize
 from weft.ir.float8 import decode, encode
 from weft.ir.ops import Op
 from weft.ir.reference_ops import FUNCTIONS
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 _FORMAT = {
     dtypes.uint8: "B", dtypes.uint16: "H", dtypes.uint32: "I", dtypes.uint64: "Q", dtypes.int8: "b",
@@ -66,7 +68,7 @@ def rounded(dtype: DType, value: Scalar) -> Scalar:
 
 def _cast(source: DType, dtype: DType, value: Any) -> Scalar:
     if dtype.is_float and source.is_int and dtype is not dtypes.float64:
-        value = _to_odd(Fraction(value))
+        value = _to_odd(value)
     return rounded(dtype, value)
 
 
@@ -97,6 +99,8 @@ def _fma(dtype: DType, a: float, b: float, c: float) -> Scalar | None:
         return None
     if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
         return a * b + c
+    from fractions import Fraction
+
     exact = Fraction(a) * Fraction(b) + Fraction(c)
     if exact == 0:  # the sign of a zero follows the float rules
         return math.copysign(0.0, a) * math.copysign(1.0, b) + c if a == 0 or b == 0 else 0.0
@@ -106,12 +110,12 @@ def _fma(dtype: DType, a: float, b: float, c: float) -> Scalar | None:
         return math.inf if exact > 0 else -math.inf
 
 
-def _to_odd(exact: Fraction) -> float:
+def _to_odd(exact: Fraction | int) -> float:
     """`exact` in float64, rounded to odd: rounding that once more to a narrower float cannot go wrong."""
     near = float(exact)
-    if Fraction(near) == exact or struct.unpack("<Q", struct.pack("<d", near))[0] & 1:
+    if near == exact or struct.unpack("<Q", struct.pack("<d", near))[0] & 1:
         return near
-    return math.nextafter(near, math.inf if Fraction(near) < exact else -math.inf)
+    return math.nextafter(near, math.inf if near < exact else -math.inf)
 
 
 def _total(f: Callable[..., float]) -> Callable[..., float]:

@@ -11,7 +11,6 @@ the scheduler, which runs it once and computes only what somebody asks for.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import field, replace
 from enum import Enum
@@ -85,9 +84,11 @@ class Body:
 
     def __repr__(self) -> str:
         """The same in every process, and another one for every other body."""
+        from hashlib import sha256
+
         way = " backwards" if self.reverse else ""
         text = repr((self.template.digest, *self.key[1:4]))
-        return f"{self.length} steps{way} of {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        return f"{self.length} steps{way} of {sha256(text.encode()).hexdigest()[:16]}"
 
     @property
     def before(self) -> int:

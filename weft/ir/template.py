@@ -11,7 +11,6 @@ one object.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 
 from weft.ir import graph
@@ -53,9 +52,11 @@ class GraphTemplate(metaclass=Interned):
         try:
             return self._digest
         except AttributeError:
+            from hashlib import sha256
+
             rows = [(r.op.name, r.inputs, r.attrs, r.shape, r.dtype) for r in self.rows]
             text = repr((self.placeholders, rows, self.results))
-            self._digest = hashlib.sha256(text.encode()).hexdigest()
+            self._digest = sha256(text.encode()).hexdigest()
             return self._digest
 
     def __repr__(self) -> str:

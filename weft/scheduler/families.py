@@ -10,7 +10,6 @@ How much is guessed from the work, and measured: a plan that takes too long for 
 
 from __future__ import annotations
 
-import logging
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
@@ -70,7 +69,6 @@ LOOP_PLANS = 64
 ROOMY_BYTES = 16 << 20
 """The workspace up to which the first of these is tried."""
 
-log = logging.getLogger(__name__)
 
 NEVER = 1 << 60
 """A number of turns that does not come."""
@@ -171,7 +169,9 @@ def plan_for(
     except WeftError as error:  # what is refused for larger sizes may do for this one
         general = str(error)
     if isinstance(general, str):
-        log.debug("no plan for all sizes yet: %s", general)
+        import logging
+
+        logging.getLogger(__name__).debug("no plan for all sizes yet: %s", general)
         return None
     family.add(general)
     name = recipes.key_of(own, replaces, device)

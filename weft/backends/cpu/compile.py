@@ -15,7 +15,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice
@@ -57,6 +56,10 @@ def compile_parts(programs: Iterable[Program], target: Target) -> list[tuple[Par
 
 def _compiled_beside(parts: Iterable[Part], target: Target) -> list[tuple[Part, bytes]]:
     """The parts, each compiled by another thread while the next are made here."""
+    try:
+        from concurrent.futures import ThreadPoolExecutor
+    except RuntimeError:  # the interpreter is ending: it cannot be told of threads any more
+        return [(part, compile_text(part.text, target)) for part in parts]
     jobs: list[tuple[Part, Callable[[], bytes]]] = []
     with ThreadPoolExecutor(1, "weft-llvm") as worker, _switching_often():
         try:

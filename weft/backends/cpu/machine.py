@@ -8,7 +8,6 @@ AVX2 code on an AVX-512 machine.
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import math
 import os
 import platform
@@ -239,7 +238,9 @@ def _sysctl(name: str) -> int | None:
     """An integer from macOS's sysctl."""
     if platform.system() != "Darwin":
         return None
-    libc = ctypes.CDLL(ctypes.util.find_library("c"))
+    from ctypes.util import find_library
+
+    libc = ctypes.CDLL(find_library("c"))
     value, size = ctypes.c_int64(0), ctypes.c_size_t(8)
     failed = libc.sysctlbyname(
         name.encode(), ctypes.byref(value), ctypes.byref(size), None, ctypes.c_size_t(0)

@@ -20,7 +20,6 @@ from __future__ import annotations
 import dis
 import gc
 import sys
-import sysconfig
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -95,7 +94,7 @@ _OWN = _counts([object()])[0]
 """The references that counting takes, with that of the list."""
 
 
-_EXACT = sys.version_info < (3, 14) and not sysconfig.get_config_var("Py_GIL_DISABLED")
+_EXACT = sys.version_info < (3, 14) and "t" not in sys.abiflags
 """True where the interpreter counts the references of variables: others borrow some, and then all arguments are bound
 at first."""
 

@@ -14,10 +14,9 @@ from __future__ import annotations
 import builtins
 import operator
 import sys
-import sysconfig
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from types import BuiltinFunctionType, CellType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, cast
 
@@ -51,7 +50,6 @@ _BUILT_IN = (
 )
 _CALLED = ("__call__", "forward")
 """Methods that are called without being named."""
-_INSTALLED = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib")})
 _WEFT = __name__.partition(".")[0]
 
 
@@ -335,7 +333,15 @@ def is_installed(module: str | None) -> bool:
     if package in sys.stdlib_module_names or package == _WEFT:
         return True
     file = getattr(sys.modules.get(module), "__file__", None)
-    return file is not None and file.startswith(_INSTALLED)
+    return file is not None and file.startswith(_installed_folders())
+
+
+@cache
+def _installed_folders() -> tuple[str, ...]:
+    """The folders of installed packages and of the standard library."""
+    import sysconfig
+
+    return tuple({sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib")})
 
 
 @lru_cache(maxsize=4096)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from string import ascii_letters, ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING, Any, cast
 
 from weft.autograd.context import grad_mode
@@ -290,7 +289,7 @@ def _as_equation(*arguments: Any) -> tuple[str, tuple[Any, ...]]:
             )
         out = ""
         for label in cast("Sequence[Any]", labels):
-            if label is not Ellipsis and not (isinstance(label, int) and 0 <= label < len(ascii_letters)):
+            if label is not Ellipsis and not (isinstance(label, int) and 0 <= label < len(_LABELS)):
                 raise ArgumentError(f"einsum: a label must be a number from 0 to 51 or ..., got {label!r}")
             out += "..." if label is Ellipsis else _LABELS[label]
         return out
@@ -302,7 +301,7 @@ def _as_equation(*arguments: Any) -> tuple[str, tuple[Any, ...]]:
     return equation, arguments[0 : 2 * pairs : 2]
 
 
-_LABELS = ascii_uppercase + ascii_lowercase  # in this order, as torch sorts them
+_LABELS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"  # in this order, as torch sorts them
 
 
 def _parse(equation: str, shapes: Sequence[Shape]) -> tuple[list[str], str]:

@@ -15,9 +15,9 @@ from weft.core.execute import edits, tracing, watched
 from weft.core.execute.changes import restored_on_error
 from weft.core.execute.pending import postponed
 from weft.core.execute.realization import catch_up_gradients, note
-from weft.core.sharding.tensors import laid_out_like
 from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
 from weft.ir.index import Int
+from weft.ir.placement import is_mesh
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
@@ -155,7 +155,10 @@ def backward(
             for value, t in owners:
                 g = found.get(value)
                 if g is not None and t is not None:
-                    g = laid_out_like(value.node, g)
+                    if is_mesh(value.node.device):
+                        from weft.core.sharding.tensors import laid_out_like
+
+                        g = laid_out_like(value.node, g)
                     with writing:
                         t.grad = wrap_untracked(g) if t.grad is None else t.grad + wrap(g)
                     for hook in list(t.__dict__.get("_post_hooks", {}).values()):

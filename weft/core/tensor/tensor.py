@@ -19,11 +19,7 @@ from weft.core.functions import reductions
 from weft.core.grad import differentiate
 from weft.core.layout import creation, indexing, movement
 from weft.core.pointwise import elementwise
-from weft.core.sharding import tensors
-from weft.core.sharding.device_mesh import DeviceMesh
-from weft.core.sharding.placements import Placement
 from weft.core.surface import overrides
-from weft.core.tensor import display
 from weft.core.tensor.inplace import InPlace
 from weft.core.tensor.methods import Methods
 from weft.core.tensor.operators import InPlaceOperators, Operators
@@ -35,9 +31,13 @@ from weft.ir.dtypes import DType
 from weft.ir.graph import elements
 from weft.ir.index import Int
 from weft.ir.ops import Op
+from weft.ir.placement import is_mesh
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from weft.core.sharding.device_mesh import DeviceMesh
+    from weft.core.sharding.placements import Placement
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -163,12 +163,16 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
     @property
     def placements(self) -> tuple[Placement, ...]:
         """The placement of a tensor along each dimension of its mesh. Computes it where this is not decided yet."""
-        return tensors.placements(self)
+        from weft.core.sharding.tensors import placements
+
+        return placements(self)
 
     @property
     def device_mesh(self) -> DeviceMesh:
         """The mesh that the tensor is on."""
-        return tensors.device_mesh(self)
+        from weft.core.sharding.tensors import device_mesh
+
+        return device_mesh(self)
 
     @property
     def itemsize(self) -> Int_:
@@ -406,7 +410,9 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
         return interchange.array_namespace(api_version)
 
     def __repr__(self) -> str:
-        return display.text(self)
+        from weft.core.tensor.display import text
+
+        return text(self)
 
     def __format__(self, spec: str) -> str:
         if not spec:
@@ -635,7 +641,11 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
                     f"{op}: this tensor requires grad and its gradients would be lost; do it under weft.no_grad()"
                 )
             taken = Value(taken.node, True)
-        value = tensors.laid_out_like(before, taken)
+        value = taken
+        if is_mesh(before.device):
+            from weft.core.sharding.tensors import laid_out_like
+
+            value = laid_out_like(before, taken)
         if old.needs_grad and not value.needs_grad:
             value = zero_gradient(value, old)
         if look is None:

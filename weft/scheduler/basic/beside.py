@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import io
-import logging
 import os
 import pickle
 import queue
@@ -28,8 +27,6 @@ from weft.lazy_dataclass import dataclass
 
 JOBS_WAITING = 16
 """Jobs that wait for the worker at most; further ones are refused."""
-
-log = logging.getLogger(__name__)
 
 _START = "import sys; sys.path[:] = {path!r}; from weft.scheduler.basic.worker import main; main({parent})"
 
@@ -109,7 +106,11 @@ class _Worker:
         self.jobs.put(None)
         code = self.process.wait()
         if left and not self.stopped:
-            log.warning("the process that builds plans ended with %d; they are built here instead", code)
+            import logging
+
+            logging.getLogger(__name__).warning(
+                "the process that builds plans ended with %d; they are built here instead", code
+            )
         for done in left:
             done(False)
 
@@ -137,7 +138,9 @@ def ask(task: Task, done: Callable[[bool], object]) -> bool:
                 return False
             _state[0].give(data, done)
     except (OSError, ValueError, pickle.PicklingError, TypeError, AttributeError) as error:
-        log.debug("no plan is built beside: %s", error)
+        import logging
+
+        logging.getLogger(__name__).debug("no plan is built beside: %s", error)
         return False
     return True
 

@@ -11,7 +11,6 @@ a program that is over before the final one is there finds it the next time.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -45,8 +44,6 @@ RUNS_ASKED_AFTER = 4
 PATIENCE = 4.0
 """The multiple of its building time that a final plan is waited for, since the worker has only what is left of the
 machine: then it is built here. A run on the basic plan takes up to twice as long, so waiting has cost about as much."""
-
-log = logging.getLogger(__name__)
 
 _ahead: ContextVar[bool] = ContextVar("basic_plans_ahead", default=False)
 
@@ -102,6 +99,9 @@ class Final:
                 found = disk_cache.load(self.task.name, self.device, self.results, ())
                 self.plan = None if found is None else found.plan({})
         except Exception:
+            import logging
+
+            log = logging.getLogger(__name__)
             log.warning("a plan that was built beside cannot be used", exc_info=True)
         self.failed = self.plan is None
 
@@ -116,6 +116,9 @@ def first(sig: Signature, device: Device, name: str) -> tuple[Plan, Final] | Tas
     try:
         found = _kept(sig, device, name) or _made(sig, device, name)
     except Exception:  # whatever it is, the final plan does without
+        import logging
+
+        log = logging.getLogger(__name__)
         log.warning("a graph has no basic plan, and waits for its final one", exc_info=True)
         return None
     if not isinstance(found, tuple):
