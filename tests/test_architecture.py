@@ -48,14 +48,47 @@ def test_importing_weft_opens_no_backend() -> None:
     assert loaded_after("import weft").isdisjoint(HEAVY)
 
 
-def test_importing_weft_loads_nothing_of_the_library_that_is_slow_and_rarely_used() -> None:
-    """Beside NumPy, which a program has in any case: each takes one to three milliseconds."""
-    slow = {"logging", "sysconfig", "fractions", "concurrent", "tempfile", "string"}
-    assert (loaded_after("import weft") - loaded_after("import numpy")).isdisjoint(slow)
-
-
 def test_importing_layers_and_optimizers_opens_no_backend() -> None:
     assert loaded_after("import weft.nn, weft.optim, weft.io").isdisjoint(HEAVY)
+
+
+ASKED_FROM_313 = ("sysconfig",) if sys.version_info < (3, 13) else ()
+"""Later interpreters are asked whether they have a lock."""
+
+
+def later(code: str, *names: str) -> list[str]:
+    """Modules among `names` that a fresh interpreter with NumPy has after `code`, and had not before."""
+    probe = (
+        "import sys, dataclasses, threading, numpy, numpy.random\nbefore = {*sys.modules}\n"
+        f"{code}\nprint(*[n for n in {names!r} if n in sys.modules and n not in before])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60
+    )
+    return run.stdout.split()
+
+
+def test_importing_weft_loads_nothing_for_files_numbers_and_meshes() -> None:
+    library = (
+        "fractions",
+        "decimal",
+        "pathlib",
+        "string",
+        "tempfile",
+        "urllib.parse",
+        "logging",
+        *ASKED_FROM_313,
+    )
+    own = ("weft.core.sharding", "weft.core.execute.meshes", "weft.core.tensor.display")
+    assert later("import weft", *library, *own) == []
+
+
+def test_a_first_kernel_loads_no_logs_exact_numbers_and_search_for_libraries() -> None:
+    names = ("fractions", "decimal", *ASKED_FROM_313, "logging", "ctypes.util", "concurrent.futures")
+    own = ("weft.core.sharding", "weft.core.tensor.display")
+    code = "import weft; weft.ones(3).sum().item()"
+    assert later(code, *names, *own) == []
+    assert later("import weft; x = weft.ones(3, requires_grad=True); (x * x).sum().backward()", *own) == []
 
 
 def test_version_is_stated_once() -> None:

@@ -210,3 +210,33 @@ def test_first_calls_from_many_threads():
         for t in threads:
             t.join()
         assert len(made) == 8 and all(x == made[0] for x in made)
+
+
+def test_classes_of_as_many_fields_share_text_and_no_names():
+    @lazy_dataclass.dataclass(frozen=True, slots=True)
+    class A:
+        f1: int
+        f0: int = 2
+        hash: int = 3
+
+    @lazy_dataclass.dataclass(frozen=True, slots=True)
+    class B:
+        x: str
+        y: str = "y"
+        z: str = "z"
+
+    assert A(f1=5) == A(5, f0=2, hash=3) != A(5, 3) and hash(A(5)) == hash((5, 2, 3))
+    assert B("x") == B(x="x", z="z") and hash(B("x")) == hash(("x", "y", "z"))
+    assert (A(5).f1, A(5).f0, A(5).hash) == (5, 2, 3) and (B("a").x, B("a").y) == ("a", "y")
+    with pytest.raises(TypeError, match="'x'"):
+        B()
+
+
+def test_a_field_without_a_default_does_not_follow_one_with_it():
+    @lazy_dataclass.dataclass
+    class A:
+        x: int = 1
+        y: int  # pyright: ignore[reportGeneralTypeIssues]
+
+    with pytest.raises(TypeError, match="non-default argument 'y' follows default argument"):
+        A(1, 2)

@@ -1,5 +1,5 @@
 """Loggers. `logging` is imported when something is first said: a process of which nothing is said does without it."""
-# Tests: tests/test_caches.py
+# Tests: tests/test_architecture.py
 
 from __future__ import annotations
 

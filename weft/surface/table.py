@@ -126,7 +126,9 @@ SURFACE: tuple[Home, ...] = (
     Home("weft.core.grad.vmap", {"weft": "vmap"}),
     Home("weft.core.linear_algebra.low_rank", {"weft": "pca_lowrank svd_lowrank"}),
     Home("weft.core.pointwise.dtype_info", {"weft": "finfo iinfo"}),
-    Home("weft.core.sharding.tensors", {"weft": "shard", "Tensor": "full_tensor redistribute to_local"}),
+    Home(
+        "weft.core.sharding.tensors", {"weft": "shard", "Tensor": "full_tensor redistribute to_local"}, late=True
+    ),
     Home("weft.core.pointwise.nonzeros", {"weft Tensor": "argwhere nonzero"}, late=True),
     Home("weft.core.surface.foreach", {"(weft)": "_foreach_*"}),
     Home("weft.core.tensor.as_functions", {

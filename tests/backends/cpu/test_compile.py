@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -131,7 +133,7 @@ def test_an_interpreter_that_is_ending_compiles_without_a_thread(monkeypatch: py
 
     target = cpu().runtime.machine.target
     want = compile_parts(map(times, range(COUNT)), target)
-    monkeypatch.setattr(compiling.ThreadPoolExecutor, "submit", refused)
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", refused)
     assert compile_parts(map(times, range(COUNT)), target) == want
 
 
@@ -159,3 +161,28 @@ def test_an_image_is_taken_apart_as_it_was_joined() -> None:
     for broken in (b"", b"weft", joined(objects)[:-1], joined(objects) + b"!", b"x" + joined(objects)):
         with pytest.raises(ValueError, match="not an image"):
             parts(broken)
+
+
+AT_THE_END = """
+import atexit
+import weft
+from weft.backends.cpu import compile as compiling
+
+render = compiling.render_parts
+compiling.render_parts, compiling.usable_threads = lambda p, t: render(p, t, 1), lambda: (0, 1)
+
+def last():
+    x = weft.arange(12).to(weft.float32).reshape(3, 4)
+    print((x @ (x.T @ x).sort(0).values).sum().item())
+
+atexit.register(last)
+"""
+
+
+def test_programs_are_compiled_when_the_interpreter_is_ending() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AT_THE_END], capture_output=True, text=True, check=True, timeout=120,
+        env={**os.environ, "WEFT_CACHE_DIR": ""},
+    )  # fmt: skip
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    assert float(done.stdout) == (x @ np.sort(x.T @ x, 0)).sum() and not done.stderr

@@ -56,8 +56,10 @@ def compile_parts(programs: Iterable[Program], target: Target) -> list[tuple[Par
 
 def _compiled_beside(parts: Iterable[Part], target: Target) -> list[tuple[Part, bytes]]:
     """The parts, each compiled by another thread while the next are made here."""
-    from concurrent.futures import ThreadPoolExecutor
-
+    try:
+        from concurrent.futures import ThreadPoolExecutor
+    except RuntimeError:  # the interpreter is ending: it cannot be told of threads any more
+        return [(part, compile_text(part.text, target)) for part in parts]
     jobs: list[tuple[Part, Callable[[], bytes]]] = []
     with ThreadPoolExecutor(1, "weft-llvm") as worker, _switching_often():
         try:
