@@ -17,7 +17,7 @@ from operator import is_
 
 from weft.ir.dtypes import DType
 from weft.ir.expr import Const, Load, ScalarCall, Test
-from weft.ir.index import Guard, Int, Opaque, Sum, Var, atoms, coefficient, floordiv, high, maximum, minimum
+from weft.ir.index import Guard, Int, Var, coefficient, floordiv, high, maximum, minimum
 from weft.ir.kernel.lower import identity
 from weft.ir.loops import (
     LANE_KINDS,
@@ -36,7 +36,7 @@ from weft.ir.loops import (
 from weft.ir.loops_names import body_of, every
 from weft.ir.ops import Op
 from weft.ir.passes.facts import at_least_zero
-from weft.ir.passes.peel import clamped, substituted
+from weft.ir.passes.peel import clamped, lower_bound, substituted
 from weft.ir.passes.rewrite import with_body
 
 
@@ -143,18 +143,6 @@ def _end(guard: Guard, v: Var, inner: Set[str]) -> Int | None:
             for part in at_least_zero(c.hi - c.value - 1):
                 step = coefficient(part, v)
                 if step is not None and step < 0:
-                    best = _best(part - v * step, inner)
-                    found.append(floordiv(best - step, -step))
+                    most = -lower_bound(v * step - part, inner)
+                    found.append(floordiv(most - step, -step))
     return reduce(minimum, found) if found else None
-
-
-def _best(x: Int, inner: Set[str]) -> Int:
-    """An upper bound of `x` that is free of the names bound inside and of computed values."""
-    if isinstance(x, int):
-        return x
-    terms, const = (x.terms, x.const) if isinstance(x, Sum) else (((x, 1),), 0)
-    out: Int = const
-    for atom, c in terms:
-        changing = any(isinstance(a, Opaque) or (isinstance(a, Var) and a.name in inner) for a in atoms(atom))
-        out = out + ((atom.hi if c > 0 else atom.lo) * c if changing else atom * c)
-    return out

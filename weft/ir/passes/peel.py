@@ -232,7 +232,7 @@ def _free(gap: Int, v: Var, inner: Set[str]) -> tuple[Int, Int | None] | None:
         step = coefficient(part, v)
         if step is None:
             return None
-        worst = _worst(part - v * step, inner)
+        worst = lower_bound(part - v * step, inner)
         if step > 0:
             first = maximum(first, ceildiv(-worst, step))
         elif step < 0:
@@ -243,7 +243,7 @@ def _free(gap: Int, v: Var, inner: Set[str]) -> tuple[Int, Int | None] | None:
     return None if first == 0 and end is None else (first, end)
 
 
-def _worst(x: Int, inner: Set[str]) -> Int:
+def lower_bound(x: Int, inner: Set[str]) -> Int:
     """A lower bound of `x` that is free of the names bound inside and of computed values."""
     if isinstance(x, int):
         return x
