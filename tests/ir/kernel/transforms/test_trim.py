@@ -29,7 +29,7 @@ from weft.ir.kernel.algorithm import Output
 from weft.ir.kernel.schedule import initial
 from weft.ir.kernel.transforms.base import Refusal, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
-from weft.ir.kernel.transforms.mark import Unroll
+from weft.ir.kernel.transforms.mark import Unroll, Vectorize
 from weft.ir.kernel.transforms.trim import Trim
 from weft.ir.ops import Op
 from weft.testing.kernels import mul
@@ -41,6 +41,7 @@ REFUSED: tuple[Row, ...] = (
     (run(MASKED, Unroll("j")), Trim("s", "j"), "the loop j is unroll"),
     (ONLINE_BLOCKS, Trim("total", "j2i"), "total runs in another's loop"),
     (ROWS, Trim("s", "j"), "every iteration of j may count"),
+    (run(MASKED, Vectorize("i")), Trim("s", "j"), "every iteration of j may count"),  # in some lane
     (MASKED, Trim("s", "j", strict=True), "every iteration of j may count"),
 )
 

@@ -27,7 +27,7 @@ from weft.ir.kernel.schedule import Kernel, loop_var
 from weft.ir.kernel.transforms.arguments import one_of, reducing_loops, reductions
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find, find_value
-from weft.ir.loops import LoopKind
+from weft.ir.loops import LANE_KINDS, LoopKind
 from weft.ir.ops import Op
 from weft.lazy_dataclass import dataclass
 
@@ -93,7 +93,8 @@ class Trim(Transform):
         nest = k.nests[self.value]
         spec = nest.loop(self.loop)
         assert spec is not None
-        around = {s.var for s in [*k.enclosing(self.value), *nest.loops[: nest.depth(self.loop)]]}
+        outer = [*k.enclosing(self.value), *nest.loops[: nest.depth(self.loop)]]
+        around = {s.var for s in outer if s.kind not in LANE_KINDS}  # an extent is the same in all lanes
         around |= set(k.algorithm.variables)
         members = [self.value]
         members += [n for n, x in k.nests.items() if x.online is not None and x.online.loop == self.loop]
