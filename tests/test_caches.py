@@ -30,6 +30,14 @@ WEAK = (WeakKeyDictionary, WeakValueDictionary, WeakSet)
 TABLES = (dict, OrderedDict, deque, set, list, *WEAK)
 
 
+@pytest.fixture(autouse=True)
+def torch_is_torch() -> Iterator[None]:
+    """To import `weft.as_torch` puts weft in torch's place, for the tests after these as well."""
+    yield
+    if "weft.as_torch" in sys.modules:
+        sys.modules["weft.as_torch"].uninstall()
+
+
 def modules() -> Iterator[ModuleType]:
     for found in pkgutil.walk_packages(weft.__path__, "weft."):
         if ".as_torch" in found.name and "torch" in sys.modules:  # which refuses to stand beside torch
