@@ -6,7 +6,7 @@ from tests.ir.kernel.transforms.golden import COPIED_ROWS, ROWS, Row, changes, r
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.clip import Clip
 from weft.ir.kernel.transforms.compute_at import ComputeAt
-from weft.ir.kernel.transforms.mark import Unroll
+from weft.ir.kernel.transforms.mark import Unroll, Vectorize
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.split import Split
 
@@ -18,6 +18,7 @@ REFUSED: tuple[Row, ...] = (
     (ROWS, Clip("i"), "s is a value, whose readers may run over more"),
     (ROWS, Clip("y"), "no iteration of y is known to be outside"),
     (run(FIXED, Unroll("yi")), Clip("yi"), "the loop yi is already unroll"),
+    (run(FIXED, Vectorize("yo")), Clip("yi"), "no iteration of yi is known to be outside"),  # in each lane
 )
 
 test_each_reason_is_given = refuses(REFUSED)

@@ -8,6 +8,7 @@ from weft.ir.kernel.schedule import Kernel, loop_var
 from weft.ir.kernel.transforms.arguments import loops
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
 from weft.ir.kernel.transforms.find import find, serial
+from weft.ir.loops import LANE_KINDS
 from weft.lazy_dataclass import dataclass
 
 
@@ -61,7 +62,9 @@ class Clip(Transform):
         assert owner is not None
         nest = k.nests[owner]
         d = nest.depth(self.loop)
-        spec, inner = nest.loops[d], {s.var for s in nest.loops[d + 1 :]}
+        spec, outer = nest.loops[d], [*k.enclosing(owner), *nest.loops[:d]]
+        inner = {s.var for s in nest.loops[d + 1 :]}
+        inner |= {s.var for s in outer if s.kind in LANE_KINDS}  # an extent is the same in all lanes
         end = spec.extent
         for axis in k.algorithm.item(owner).axes:
             at = nest.bind[axis.var]
