@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import weft
+from weft.backends.registry import open_device
 from weft.ir.graph import Node, toposort
 from weft.scheduler import realize as realization
 from weft.scheduler import repeats
@@ -31,9 +32,9 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     compute = realization._by_segments
 
-    def counting(segments, nodes):
+    def counting(segments, nodes, device):
         found.append(len(segments))
-        return compute(segments, nodes)
+        return compute(segments, nodes, device)
 
     monkeypatch.setattr(realization, "_by_segments", counting)
     return found
@@ -105,19 +106,19 @@ def test_a_segment_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) ->
         [y.value.node, node], order, [(0, len(order) - 1), (len(order) - 1, len(order))]
     )
     assert halves[-1] == (node,) and y.value.node in halves[0]
-    evaluate = realization.evaluate
+    planned, cpu = realization.planned, open_device("cpu")
 
-    def failing(nodes, bindings):
-        if len(nodes) == 1:
+    def failing(sig, device):
+        if len(sig.results()) == 1:
             raise weft.DeviceError("lost")
-        return evaluate(nodes, bindings)
+        return planned(sig, device)
 
     with monkeypatch.context() as patch:
-        patch.setattr(realization, "evaluate", failing)
+        patch.setattr(realization, "planned", failing)
         with pytest.raises(weft.DeviceError):
-            realization._by_segments(halves, [y.value.node, node])
+            realization._by_segments(halves, [y.value.node, node], cpu)
     assert all(n.storage is None for n in order)
-    realization._by_segments(halves, [y.value.node, node])
+    realization._by_segments(halves, [y.value.node, node], cpu)
     np.testing.assert_allclose(y.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -178,7 +179,7 @@ def test_segments_read_what_came_before_and_compute_the_same(seed: int, memory: 
         assert [a for a, _ in cuts] == [0, *(b for _, b in cuts[:-1])] and cuts[-1][1] == len(order)
         found = repeats._read_elsewhere(nodes, order, cuts)
         _check_order(found, nodes)
-        realization._by_segments(found, nodes)
+        realization._by_segments(found, nodes, open_device("cpu"))
         assert {n for n in order if n.storage is not None} == set(nodes)
         for t, e in zip(tensors, expected, strict=True):
             np.testing.assert_allclose(t.numpy(), e, rtol=1e-9, atol=1e-12)
@@ -210,6 +211,17 @@ def test_long_runs_are_cut_into_blocks_that_any_length_has(turns: int) -> None:
         for k in range(6)
         if len(unit) * 2**k <= repeats.MAX_SEGMENT_NODES
     }
+
+
+def test_runs_of_several_kinds_are_cut_in_short_segments_too() -> None:
+    unit = [1, 2, 3, 4, 5, 6, 7]
+    for turns in (4, 5, 13):
+        kinds = [20, *(unit * turns), 21, 22]
+        cuts = repeats._joined(kinds, list(repeats._at_runs(kinds, [len(kinds)])))
+        blocks = [kinds[a:b] for a, b in cuts]
+        assert blocks[0] == [20] and blocks[-1] == [21, 22]
+        assert [k for block in blocks for k in block] == kinds
+        assert all(b in (unit, unit * 2, unit * 4) for b in blocks[1:-1])
 
 
 def test_graphs_of_two_programs_are_told_apart() -> None:

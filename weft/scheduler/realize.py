@@ -16,10 +16,9 @@ from weft.ir import numerics
 from weft.ir.calls import expand_calls
 from weft.ir.forks import forkable
 from weft.ir.garbage import not_collected
-from weft.ir.graph import Node, buffer, toposort
+from weft.ir.graph import Node, toposort
 from weft.ir.ops import Op
 from weft.ir.placement import is_mesh
-from weft.ir.rewrite import rebuilt
 from weft.lazy_dataclass import dataclass
 from weft.scheduler import disk_cache, elements, families, repeats
 from weft.scheduler.keeping import FREE_BYTES, nbytes
@@ -99,7 +98,7 @@ def realize(
             device = registry.open_device(name or default_device())
             found = _segments([*todo, *sig.kept], sig, device)
             if found is not None:
-                return _by_segments(found, [*todo, *sig.kept])
+                return _by_segments(found, [*todo, *sig.kept], device)
             return run([*todo, *sig.kept], sig, device, bindings)
         if not is_mesh(name) and not any(is_mesh(n.device) for n in toposort(todo)):
             return _over_devices(todo, sig, bindings)
@@ -138,19 +137,18 @@ def _cut(nodes: Sequence[Node], sig: Signature, device: Device) -> Sequence[Sequ
     return None if families.known(sig, device) is not None else repeats.segments(nodes, order, kinds, _memory)
 
 
-def _by_segments(segments: Sequence[Sequence[Node]], nodes: Sequence[Node]) -> Mapping[Node, Storage]:
-    """Compute nodes by the segments of their graph, one after the other. What is stored between them are leaves of
-    graphs of their own: nodes hold the values of all that was asked for, or, where a segment fails, of nothing."""
+def _by_segments(
+    segments: Sequence[Sequence[Node]], nodes: Sequence[Node], device: Device
+) -> Mapping[Node, Storage]:
+    """Compute nodes on a device by the segments of their graph, one after the other. Nodes hold the values of all that
+    was asked for, or, where a segment fails, of nothing: what lies between segments is stored beside them."""
     values: dict[Node, Storage] = {}
-    leaves: dict[Node, Node] = {}
+    between: dict[Node, Storage] = {}
     for segment in segments:
-        found = evaluate(rebuilt(segment, leaves), NO_BINDINGS)
-        values.update(zip(segment, found, strict=True))
-        leaves.update(
-            (n, buffer(n.shape, n.dtype, n.device, s))
-            for n, s in zip(segment, found, strict=True)
-            if n.device is not None
-        )
+        for n, s in zip(segment, planned(signature(segment, values=between), device), strict=True):
+            values[n] = s
+            if n.device is not None:
+                between[n] = s
     return _stored(nodes, [values[n] for n in nodes])
 
 
@@ -213,7 +211,6 @@ def _stored(
 
 
 NOTHING: Mapping[Node, Storage] = {}
-NO_BINDINGS: Mapping[str, int] = {}
 
 
 def evaluate(nodes: Sequence[Node], bindings: Mapping[str, int]) -> list[Storage]:

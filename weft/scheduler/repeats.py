@@ -35,6 +35,9 @@ MAX_VALUE_BYTES = 1 << 16
 MAX_SEGMENT_NODES = 40
 """Segments of more nodes are cut again, and those that follow each other are joined up to as many."""
 
+MAX_UNCUT_NODES = 16
+"""Segments of more nodes are cut at their runs: with another number of turns, each would be another segment."""
+
 MAX_JOINED = 32
 """Most equal segments that are joined."""
 
@@ -47,7 +50,7 @@ NODES_PER_SEGMENT = 3.0
 MIN_NODES_GAINED = 16
 """The nodes that are planned less, at least, for a part of a graph to be cut."""
 
-MAX_PERIOD = 4
+MAX_PERIOD = 12
 """Most kinds that come in turns in a run."""
 
 CANDIDATES = 12
@@ -153,11 +156,11 @@ def _after(kinds: Sequence[Kind], ends: frozenset[Kind]) -> list[int]:
 
 
 def _at_runs(kinds: Sequence[Kind], ends: Sequence[int]) -> Iterator[int]:
-    """The ends, and in long segments those of each turn of a run: of up to 4 kinds that come again and again, as where
-    the gradients of all steps are added up."""
+    """The ends, and in longer segments those of each turn of a run: of a few kinds that come again and again, as where
+    the gradients of all steps are added up, or the losses of all are computed."""
     for a, b in pairwise([0, *ends]):
         k = done = a
-        while b - a > MAX_SEGMENT_NODES and k < b:
+        while b - a > MAX_UNCUT_NODES and k < b:
             period, turns = _run(kinds, k, b)
             if not turns:
                 k += 1

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from weft.backends.storage import Storage
@@ -108,13 +108,17 @@ that lasts for Python's collector to count."""
 
 
 def signature(
-    outputs: Sequence[Node], held: Sequence[Node] = (), computed: frozenset[Node] = frozenset()
+    outputs: Sequence[Node],
+    held: Sequence[Node] = (),
+    computed: frozenset[Node] = frozenset(),
+    values: Mapping[Node, Storage] | None = None,
 ) -> Signature:
     """The signature of the graph under `outputs`. BUFFERs, and nodes whose value is there already, are leaves. Those of
     `held` that are in the graph and worth it become further results.
 
     Outputs are computed, also where another thread stores their value meanwhile: values of `computed` are taken for
-    absent. One walk without recursion, about a microsecond a node: it is what realizing a known graph costs.
+    absent. Nodes of `values` are leaves that hold these. One walk without recursion, about a microsecond a node: it is
+    what realizing a known graph costs.
     """
     numbers: dict[Node, int] = {}
     number_of = numbers.get
@@ -134,13 +138,15 @@ def signature(
             if i in numbers:
                 continue
             storage = i.storage  # once: another thread may fill it in at any time
+            if values is not None and i in values:
+                storage = values[i]
             stored = storage is not None and i not in computed
             if i.inputs:
                 if not stored:
                     walk.append(i)
                     break
                 if i in outputs:  # stored since it was asked for
-                    return signature(outputs, held, frozenset(outputs))
+                    return signature(outputs, held, frozenset(outputs), values)
             if stored or i.op is _BUFFER:
                 device = i.device
                 leaves.append(i)
