@@ -331,11 +331,12 @@ def _recording(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _keep(key: tuple[Any, ...], entry: _Entry) -> None:
-    """Enter a structure, in place of the one that was used longest ago where there are too many."""
+    """Enter a structure. Where there are too many, those that were used longest ago are forgotten: an eighth, so that
+    not every new one looks at all."""
     with _keeping:
-        while len(_entries) >= KEPT:
-            oldest, _ = min(_entries.items(), key=lambda e: e[1].used)
-            del _entries[oldest]
+        if len(_entries) >= KEPT:
+            for oldest in sorted(_entries, key=lambda k: _entries[k].used)[: KEPT // 8 + 1]:
+                del _entries[oldest]
         _entries[key] = entry
 
 
