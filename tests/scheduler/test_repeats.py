@@ -98,6 +98,28 @@ def test_a_graph_that_comes_back_has_a_plan_of_its_own(cut: list[int]) -> None:
     )  # it came once before, and the last time has a plan
 
 
+def test_a_very_large_graph_is_cut_when_it_first_comes(
+    cut: list[int], built: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeats, "OWN_PLAN_AFTER", 3)
+    for runs in range(1, 5):
+        y, expected = unrolled(150)
+        np.testing.assert_allclose(y.numpy(), expected, rtol=1e-4, atol=1e-5)
+        if runs < 3:
+            assert len(cut) == runs and max(built) < repeats.MANY_NODES
+    assert len(cut) == 2 and max(built) > repeats.MANY_NODES
+
+
+def test_what_does_not_repeat_is_no_cheaper_in_segments(memory: repeats.Memory) -> None:
+    y = weft.ones(4, 4).contiguous().realize()
+    for k in range(repeats.MANY_NODES):
+        y = [y.sin, y.cos, y.exp, y.sqrt, y.tanh, y.abs][(k * k + k // 7) % 6]() + weft.full((4, 4), k + 2.0)
+        y = y.T if k % 5 == k % 7 else y
+    order = repeats.candidates([y.value.node])
+    distinct = [k * 7919 for k in range(len(order))]
+    assert repeats.segments([y.value.node], order, distinct, memory, changes=False) is None
+
+
 def test_a_segment_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     y, expected = unrolled(LENGTHS[0])
     node = (y * 2).value.node

@@ -24,7 +24,7 @@ from weft.scheduler import disk_cache, elements, families, repeats
 from weft.scheduler.keeping import FREE_BYTES, nbytes
 from weft.scheduler.outline import outline_like_before
 from weft.scheduler.plan import Plan
-from weft.scheduler.signature import Signature, signature, snapshot
+from weft.scheduler.signature import Held, Signature, signature, snapshot
 from weft.scheduler.unrolled import Unrolled
 
 if TYPE_CHECKING:
@@ -79,10 +79,11 @@ NO_VALUE = (
 
 
 def realize(
-    nodes: Sequence[Node], bindings: Mapping[str, int] | None = None, held: Sequence[Node] = ()
+    nodes: Sequence[Node], bindings: Mapping[str, int] | None = None, held: Held | None = None
 ) -> Mapping[Node, Storage]:
-    """Fill in `storage` of all nodes, and of those of `held` that are worth keeping when they are computed on the way.
-    `bindings` gives the values of runtime variables by name. Returned are the values of constants: see `run`."""
+    """Fill in `storage` of all nodes, and of those that `held` gives and that are worth keeping when they are computed
+    on the way. `bindings` gives the values of runtime variables by name. Returned are the values of constants: see
+    `run`."""
     todo = [n for n in (nodes if len(nodes) == 1 else dict.fromkeys(nodes)) if n.storage is None]
     name = todo[0].device if todo else None
     if len(todo) == 1 or (todo and all(n.device == name for n in todo)):
@@ -108,17 +109,20 @@ def realize(
 
 
 def _segments(nodes: Sequence[Node], sig: Signature, device: Device) -> Sequence[Sequence[Node]] | None:
-    """The values to compute one after the other, for a graph that has no plan, of a program whose graphs change."""
+    """The values to compute one after the other, for a graph that has no plan, of a program whose graphs change or with
+    very many nodes."""
     if len(sig.key.rows) <= repeats.MIN_NODES:
         return None
-    number = hash(sig.key)
+    number, most = hash(sig.key), COMES_BACK
+    if len(sig.key.rows) > repeats.MANY_NODES:
+        most = repeats.OWN_PLAN_AFTER
     turns = _came.get(number, 0)
-    if turns >= COMES_BACK:
+    if turns >= most:
         return None
     with _lock:
-        found = _cut(nodes, sig, device) if turns < COMES_BACK - 1 else None
+        found = _cut(nodes, sig, device) if turns < most - 1 else None
         _came.pop(number, None)
-        _came[number] = COMES_BACK if found is None else turns + 1
+        _came[number] = most if found is None else turns + 1
         if len(_came) > PLANS_KEPT:
             _came.pop(next(iter(_came)))
     return found
@@ -132,9 +136,10 @@ def _cut(nodes: Sequence[Node], sig: Signature, device: Device) -> Sequence[Sequ
     if not order or (device, sig.key, ()) in _plans:
         return None
     kinds = repeats.kinds_of(order)
-    if not _memory.changes(frozenset(kinds), lambda: hash(outline_like_before(sig.key.rows).key)):
+    changes = _memory.changes(frozenset(kinds), lambda: hash(outline_like_before(sig.key.rows).key))
+    if not (changes or len(order) >= repeats.MANY_NODES) or families.known(sig, device) is not None:
         return None
-    return None if families.known(sig, device) is not None else repeats.segments(nodes, order, kinds, _memory)
+    return repeats.segments(nodes, order, kinds, _memory, changes)
 
 
 def _by_segments(

@@ -29,6 +29,16 @@ from weft.scheduler.outline import taken_apart
 MIN_NODES = 96
 """Graphs of fewer nodes are planned as they are."""
 
+MANY_NODES = 512
+"""Graphs of as many are cut when they come first, where segments repeat much: they take long to plan as a whole."""
+
+MOST_PLANNED = 0.5
+"""The part of such a graph's nodes that is to be planned for its segments, at most."""
+
+OWN_PLAN_AFTER = 32
+"""The number of times that such a graph has to come for a plan of its own: planning it takes as long, about, as so many
+runs by segments."""
+
 MAX_VALUE_BYTES = 1 << 16
 """A graph with a larger value is planned as it is: to store it would take more than a launch."""
 
@@ -136,14 +146,23 @@ def kinds_of(order: Sequence[Node]) -> list[Kind]:
 
 
 def segments(
-    nodes: Sequence[Node], order: Sequence[Node], kinds: Sequence[Kind], memory: Memory
+    nodes: Sequence[Node],
+    order: Sequence[Node],
+    kinds: Sequence[Kind],
+    memory: Memory,
+    changes: bool = True,
 ) -> list[tuple[Node, ...]] | None:
     """The values to compute one after the other, `nodes` among them: those of each segment that others read. None where
-    more would have to be planned than the graph as a whole."""
+    that costs more than planning the graph as a whole or, unless the program's graphs are known to change, where more
+    than half of it would have to be planned."""
     for known in (*reversed(memory.ends), None):
         ends = _chosen(kinds) if known is None else known
         cuts = _joined(kinds, list(_at_runs(kinds, _after(kinds, ends))), order)
-        if _cost(kinds, cuts, memory) < len(order):
+        if changes:
+            pays = _cost(kinds, cuts, memory) < len(order)
+        else:
+            pays = _planned(kinds, cuts, memory) < MOST_PLANNED * len(order)
+        if pays:
             memory.keep(ends, [tuple(kinds[a:b]) for a, b in cuts])
             return _read_elsewhere(nodes, order, cuts)
     return None
@@ -215,9 +234,13 @@ def _best(kinds: Sequence[Kind]) -> Kind | None:
 
 def _cost(kinds: Sequence[Kind], cuts: Sequence[Cut], memory: Memory | None = None) -> float:
     """The nodes of all segments that differ and were not met before, and what it costs to run them one by one."""
+    return _planned(kinds, cuts, memory) + NODES_PER_SEGMENT * len(cuts)
+
+
+def _planned(kinds: Sequence[Kind], cuts: Sequence[Cut], memory: Memory | None = None) -> int:
+    """The nodes of all segments that differ and were not met before."""
     found = {tuple(kinds[a:b]) for a, b in cuts}
-    new = found if memory is None else found - memory.segments.keys()
-    return sum(map(len, new)) + NODES_PER_SEGMENT * len(cuts)
+    return sum(map(len, found if memory is None else found - memory.segments.keys()))
 
 
 def _joined(kinds: Sequence[Kind], ends: Sequence[int], order: Sequence[Node] = ()) -> list[Cut]:

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from weft.backends.storage import Storage
 from weft.ir import graph
@@ -102,6 +102,9 @@ class Signature:
         return h.hexdigest()
 
 
+Held: TypeAlias = Callable[[Mapping[Node, int]], Sequence[Node]]
+"""held(nodes): those of a graph's nodes that somebody holds."""
+
 MANY = 4
 """The number of inputs above which a walk goes on behind the last one; fewer are looked at again, which makes no object
 that lasts for Python's collector to count."""
@@ -109,12 +112,12 @@ that lasts for Python's collector to count."""
 
 def signature(
     outputs: Sequence[Node],
-    held: Sequence[Node] = (),
+    held: Held | None = None,
     computed: frozenset[Node] = frozenset(),
     values: Mapping[Node, Storage] | None = None,
 ) -> Signature:
-    """The signature of the graph under `outputs`. BUFFERs, and nodes whose value is there already, are leaves. Those of
-    `held` that are in the graph and worth it become further results.
+    """The signature of the graph under `outputs`. BUFFERs, and nodes whose value is there already, are leaves. Those
+    of its nodes that `held` gives, and that are worth it, become further results.
 
     Outputs are computed, also where another thread stores their value meanwhile: values of `computed` are taken for
     absent. Nodes of `values` are leaves that hold these. One walk without recursion, about a microsecond a node: it is
@@ -190,8 +193,8 @@ def signature(
         for n in shape:
             symbolic = symbolic or n.__class__ is not int
     kept: tuple[Node, ...] = ()
-    if held and not symbolic and not copies:
-        within = [n for n in held if n in numbers]
+    if held is not None and not symbolic and not copies:
+        within = held(numbers)
         if within:
             kept = worth_keeping(sorted(within, key=numbers.__getitem__), outputs, leaves)
             kept = tuple([n for n in kept if rows[numbers[n]][0].__class__ is not DType])

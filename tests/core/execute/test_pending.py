@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import weft
 from weft import Tensor
-from weft.core.execute import pending, realization
+from weft.core.execute import holding, pending, realization
 from weft.ir.graph import live_nodes, toposort
 from weft.ir.ops import Op
 from weft.scheduler import realize as engine
@@ -54,8 +54,10 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
 @pytest.fixture(autouse=True)
 def as_in_a_thread_of_its_own() -> Iterator[None]:
     pending.mine.__init__()
+    holding.mine.__init__()
     yield
     pending.mine.__init__()
+    holding.mine.__init__()
 
 
 def parameters() -> list[Tensor]:

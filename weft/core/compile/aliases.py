@@ -29,7 +29,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 from weakref import getweakrefs, ref
 
-from weft.core.args.handle import recent_tensors
+from weft.core.execute import holding
 from weft.core.execute.routes import is_free_threaded
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def may_be_captured(args: tuple[Any, ...], kwargs: Mapping[str, Any], tensors: l
 
 def _weakly_held(tensors: list[Any], known: Counter[int]) -> set[int]:
     """The numbers of the tensors to which there are weak references that are not weft's own."""
-    known.update(map(id, recent_tensors.tensors))
+    known.update(map(id, holding.references()))
     found: set[int] = set()
     for k, t in enumerate(tensors):
         if t.look is not None:

@@ -18,16 +18,14 @@ computed along where memory is not ample, nor again where that failed: who asks 
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 from weakref import ref
 
 from weft.autograd.value import Value
-from weft.core.args import handle
-from weft.core.execute import changes, run
+from weft.core.execute import changes, holding, run
 from weft.ir.graph import Node
 from weft.ir.ops import MOVEMENT, Op
 from weft.lazy_dataclass import dataclass
@@ -35,8 +33,6 @@ from weft.scheduler.keeping import FREE_BYTES, is_formula, nbytes
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
-    from weft.ir.dtypes import DType
-    from weft.ir.graph import Attrs, Shape
 
 
 class Reason(Enum):
@@ -82,12 +78,6 @@ MANY = 4096
 FEW = 8
 """The number of changes up to which they are compared with what is asked for one by one."""
 
-Kind: TypeAlias = "tuple[Op, Attrs, Shape, DType, str | None]"
-"""All that a node is, but for its inputs."""
-
-KINDS_KEPT = 256
-"""The kinds of values that are known to be carried from one computation to the next; then all are forgotten."""
-
 
 class _Pending(threading.local):
     """The tensors of this thread that may become companions. Data of the thread that computes, and no mode."""
@@ -98,10 +88,6 @@ class _Pending(threading.local):
         gradients, the tensors that they belong to."""
         self.many = MANY
         """The number of them at which the dead are let go of."""
-        self.left: list[ref[Node]] = []
-        """Nodes that some tensor stood for when something else was computed."""
-        self.carried: set[Kind] = set()
-        """The kinds of those that a later computation needed."""
         self.postponed: set[int] = set()
         """The blocks under way, by id, in which nothing is computed that is not asked for."""
         self.refused: set[ref[Node]] = set()
@@ -185,7 +171,7 @@ def due(asked: Sequence[Node]) -> Due:
 
 def _nothing_but(asked: Sequence[Node]) -> bool:
     """True where all that was noted is asked for anyway, as by who adds in place and looks: seen at a glance."""
-    if mine.noted or mine.carried or len(changes.mine.changed) > FEW:
+    if mine.noted or holding.mine.carried or len(changes.mine.changed) > FEW:
         return False
     for entry in changes.mine.changed:
         if entry.__class__ is list:
@@ -232,10 +218,9 @@ def everything() -> list[Companion]:
     is in memory."""
     found, _ = _candidates(())
     known = {c.node for c in found}
-    for entry in list(handle.recent_tensors.tensors):
-        t = entry()
-        c = None if t is None else companion(t, Reason.HELD)
-        if c is not None and c.node not in known and is_pending(c.node) and is_static(c.node):
+    for t in holding.held():
+        c = companion(t, Reason.HELD)
+        if c.node not in known and is_pending(c.node) and is_static(c.node):
             known.add(c.node)
             found.append(c)
     return [c for c in found if c.reason is not Reason.SPENT and is_work(c.node)]
@@ -291,31 +276,6 @@ class postponed:  # noqa: N801  (reads as what it does)
     __del__ = __exit__
 
 
-def left_behind() -> list[Node]:
-    """Nodes that tensors stood for when something else was computed, where they are still wanted and not computed."""
-    found = [n for entry in mine.left if (n := entry()) is not None and n.storage is None]
-    if len(found) < len(mine.left):
-        mine.left = list(map(ref, found))
-    return found
-
-
-def leave_behind(behind: Sequence[Node], before: Sequence[Node]) -> None:
-    """The nodes `behind` were held while something else was computed, as those `before` were earlier. Of these, what is
-    computed now was carried to this computation: its kind is computed at once from here on."""
-    for n in before:
-        if n.storage is not None:
-            if len(mine.carried) >= KINDS_KEPT:
-                mine.carried.clear()
-            mine.carried.add(kind(n))
-    left = dict.fromkeys([*behind, *(n for n in before if n.storage is None)])
-    mine.left = [ref(n) for n in itertools.islice(left, handle.RECENT)]
-
-
-def kind(n: Node) -> Kind:
-    """All that a node is, but for its inputs."""
-    return n.op, n.attrs, n.shape, n.dtype, n.device
-
-
 def _candidates(asked: Sequence[Node]) -> tuple[list[Companion], tuple[Tensor, ...]]:
     """Companions that the nodes may have, each node once, and spent gradients among the nodes; and tensors that are
     being updated by gradients. Gradients come first, as they may be changed in place."""
@@ -351,14 +311,12 @@ def _candidates(asked: Sequence[Node]) -> tuple[list[Companion], tuple[Tensor, .
                 if node not in known and (is_pending(node) or _is_written(node)) and is_static(node):
                     known.add(node)
                     found.append(Companion(t, t.value, node, Reason.CHANGED))
-    if mine.carried:
-        for entry in list(handle.recent_tensors.tensors):
-            t = entry()
-            if t is not None:
-                node = t.value.node
-                if node not in known and is_pending(node) and kind(node) in mine.carried and is_static(node):
-                    known.add(node)
-                    found.append(Companion(t, t.value, node, Reason.CARRIED))
+    if holding.mine.carried:
+        for t in holding.like_carried():
+            node = t.value.node
+            if node not in known and is_pending(node) and is_static(node):
+                known.add(node)
+                found.append(Companion(t, t.value, node, Reason.CARRIED))
     return found, tuple(updated)
 
 

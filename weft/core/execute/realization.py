@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
-from weakref import ref
 
 from weft.autograd.context import context
 from weft.core.args.handle import recent_tensors, set_bound
-from weft.core.execute import changes, pending, run, tracing
+from weft.core.execute import changes, holding, pending, run, tracing
 from weft.core.execute.pending import Companion, Reason
 from weft.ir import graph
 from weft.ir.rewrite import rebuilt
@@ -64,9 +63,9 @@ def realize(*tensors: Tensor) -> None:
     function is traced."""
     if context().trace is not None and tracing.current() is not None:
         return
-    mine = pending.mine
-    if mine.noted or mine.carried or changes.mine.changed:
+    if pending.mine.noted or holding.mine.carried or changes.mine.changed:
         tensors = (*tensors, *pending.take_noted())
+        holding.take_in(set(map(id, tensors)))
         due = pending.due([t.value.node for t in tensors])
         if due is not pending.NONE:
             _realize(tensors, due.together)
@@ -76,40 +75,22 @@ def realize(*tensors: Tensor) -> None:
                 changes.settle()
             pending.spend(due.updated)
             return
+    else:
+        holding.take_in(set(map(id, tensors)))
     _realize(tensors)
 
 
 def _realize(tensors: Sequence[Tensor], companions: Sequence[Companion] = ()) -> None:
     """Compute tensors and their companions in one plan, and with them what is held and computed on the way."""
     nodes = [t.value.node for t in tensors]
-    along = [c.node for c in companions] if companions else ()
-    held = _held(set(map(id, tensors))) if recent_tensors.tensors else {}
-    left = [n for n in pending.left_behind() if n not in held] if pending.mine.left else ()
-    if not held and not left:
-        constants = run.realize(nodes, (), along)
-        for t in tensors:
-            run.realize_value(t.value, constants)
-        if companions:
-            _keep(companions, constants)
-        return
-    asked = [held.pop(n) for n in nodes if n in held]
-    constants = run.realize(nodes, (*held, *left), along)
+    along = [c.node for c in companions]
+    held = holding.Among() if holding.mine.waiting else None
+    constants = run.realize(nodes, held, along)
     for t in tensors:
         run.realize_value(t.value, constants)
     _keep(companions, constants)
-    for holders in asked:
-        for t in holders:
-            run.realize_value(t.value, constants)
-    behind: list[Node] = []
-    for node, holders in held.items():
-        if node.storage is None and node not in constants:
-            recent_tensors.tensors.extend(map(ref, holders))
-            behind.append(node)
-        else:
-            for t in holders:
-                run.realize_value(t.value, constants)
-    if behind or left:
-        pending.leave_behind(behind, left)
+    if held is not None:
+        holding.settle((*nodes, *along, *held.met), constants)
 
 
 def bound(newest: Tensor | None) -> None:
@@ -161,21 +142,3 @@ def _keep(companions: Sequence[Companion], constants: Mapping[Node, Storage]) ->
             pending.refuse(c.node)
         else:
             run.realize_value(c.value, constants)
-
-
-def _held(asked: set[int]) -> dict[Node, list[Tensor]]:
-    """The values that are not computed yet but held by a tensor that somebody refers to, with these tensors. Those that
-    are asked for, given by identity, are none of them."""
-    noted = list(recent_tensors.tensors)
-    recent_tensors.tensors.clear()
-    held: dict[Node, list[Tensor]] = {}
-    for entry in noted:
-        t: Tensor | None = entry()
-        if t is not None and id(t) not in asked:
-            node = t.value.node
-            if node.storage is None and node.inputs:
-                if node in held:
-                    held[node].append(t)
-                else:
-                    held[node] = [t]
-    return held

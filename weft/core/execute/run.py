@@ -27,17 +27,18 @@ if TYPE_CHECKING:
     from weft.backends.storage import Storage
     from weft.ir.index import Var
     from weft.ir.template import GraphTemplate
+    from weft.scheduler.signature import Held
     from weft.scheduler.sized import SizedTemplate
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def realize(
-    nodes: Sequence[Node], held: Sequence[Node] = (), along: Sequence[Node] = ()
+    nodes: Sequence[Node], held: Held | None = None, along: Sequence[Node] = ()
 ) -> Mapping[Node, Storage]:
     """Compute the nodes: afterwards each has storage, but for constants, whose values are returned: their nodes are the
-    whole process's, and keep none. Those of `held` that are computed on the way are kept too, where that takes little
-    memory. With them, in the same plan, the nodes of `along` are computed if that is possible."""
+    whole process's, and keep none. Those that `held` gives of the nodes on the way are kept too, where that takes
+    little memory. With them, in the same plan, the nodes of `along` are computed if that is possible."""
     pending = [n for n in nodes if n.storage is None]
     now = context()
     if now.trace is not None or now.watch is not None:
@@ -62,7 +63,7 @@ def realize(
 _NOTHING: Mapping[Node, Storage] = {}
 
 
-def computed(nodes: Sequence[Node], held: Sequence[Node] = ()) -> Mapping[Node, Storage] | None:
+def computed(nodes: Sequence[Node], held: Held | None = None) -> Mapping[Node, Storage] | None:
     """As `realize`, for nodes some of which nobody asked for; None where they cannot be computed, which is no news: who
     asks for them is told."""
     try:
