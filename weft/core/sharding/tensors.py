@@ -66,6 +66,11 @@ def laid_out_like(old: Node, v: Value) -> Value:
     return v if node is v.node else Value(node, v.needs_grad)
 
 
+def gradient_of(old: Node, v: Value) -> Value:
+    """A gradient on the mesh of a node, as that is laid out; where layouts are searched, as costs least."""
+    return v if meshes.current_search() is not None else laid_out_like(old, v)
+
+
 def tensor_like(data: Any, like: Tensor) -> Tensor:
     """A tensor of the data on the device of another one of its shape; on a mesh, laid out as that."""
     if not is_mesh(like.value.node.device):
