@@ -83,6 +83,17 @@ def tensor_like(data: Any, like: Tensor) -> Tensor:
     )
 
 
+def follow(state: Tensor, like: Tensor) -> None:
+    """Have a tensor stand for its elements laid out as another one of its shape, which has moved to a mesh since: where
+    layouts are searched, parameters do. In a function that is traced nothing moves."""
+    node, there = state.value.node, like.value.node
+    if node.device == there.device or not is_mesh(there.device) or is_mesh(node.device):
+        return
+    if node.shape == there.shape and tracing.current() is None:
+        mesh = meshes.mesh_called(there.device or "")
+        state.rebind(laid_out(Value(node), mesh, current_layout("step", like.value)))
+
+
 def current_layout(op: str, v: Value) -> Layout:
     """The layout of a value, computed if need be. ArgumentError in a function that is traced, where none is decided."""
     found = meshes.layout_of(v.node)
