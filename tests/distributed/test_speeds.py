@@ -11,6 +11,7 @@ import pytest
 
 import weft
 from weft import nn
+from weft.distributed.tensor import Replicate
 from weft.ir.placement import Shard
 from weft.testing import farm
 
@@ -31,12 +32,14 @@ def training(model: nn.Module, optimizer: Any) -> Callable[[weft.Tensor, weft.Te
     return step
 
 
-def step_ns(speeds: tuple[float, ...], used: int, optimizer: Any, rows: int) -> float:
+def step_ns(
+    speeds: tuple[float, ...], used: int, optimizer: Any, rows: int, width: int, link_bandwidth: float
+) -> float:
     """The simulated time of a step that comes again, on the first `used` devices."""
-    with farm(len(speeds), speeds=speeds, timing_only=True, link_bandwidth=1e11) as f:
-        model = network(256, 3)
+    with farm(len(speeds), speeds=speeds, timing_only=True, link_bandwidth=link_bandwidth) as f:
+        model = network(width, 3)
         step = weft.compile(training(model, optimizer(model.parameters(), lr=0.01)), devices=f.names[:used])
-        x, y = weft.zeros(rows, 256), weft.zeros(rows, 256)
+        x, y = weft.zeros(rows, width), weft.zeros(rows, width)
         times: list[float] = []
         for _ in range(4):
             before = f.host.ns
@@ -47,10 +50,32 @@ def step_ns(speeds: tuple[float, ...], used: int, optimizer: Any, rows: int) -> 
         return times[-1]
 
 
-@pytest.mark.parametrize("optimizer, rows", [(weft.optim.SGD, 8192), (weft.optim.Adam, 4096)])
-def test_a_training_step_takes_its_work_over_the_sum_of_speeds(optimizer: Any, rows: int) -> None:
-    one = step_ns((1.0, 1.0), 1, optimizer, rows)
-    assert step_ns(SPEEDS, len(SPEEDS), optimizer, rows) <= 1.05 * one / sum(SPEEDS)
+@pytest.mark.parametrize(
+    "optimizer, rows, width, link_bandwidth, most",
+    [
+        (weft.optim.SGD, 8192, 256, 1e11, 1.025),
+        (weft.optim.Adam, 4096, 256, 1e11, 1.035),
+        (weft.optim.Adam, 2048, 512, 16e9, 1.05),
+    ],
+)
+def test_a_training_step_takes_its_work_over_the_sum_of_speeds(
+    optimizer: Any, rows: int, width: int, link_bandwidth: float, most: float
+) -> None:
+    one = step_ns((1.0, 1.0), 1, optimizer, rows, width, link_bandwidth)
+    assert step_ns(SPEEDS, len(SPEEDS), optimizer, rows, width, link_bandwidth) <= most * one / sum(SPEEDS)
+
+
+def test_gradients_stay_where_they_are_made() -> None:
+    with farm(4, speeds=SPEEDS, timing_only=True, link_bandwidth=16e9) as f:
+        model = network(512, 3)
+        run = weft.compile(training(model, weft.optim.Adam(model.parameters(), lr=0.01)), devices=f.names)
+        for _ in range(4):
+            run(weft.zeros(2048, 512), weft.zeros(2048, 512))
+        weight = model[2].weight
+        assert weight.placements == (Replicate(),)  # every device reads all of it, twice
+        assert weight.grad.placements[0].is_shard(), (
+            "its new values are made in blocks, which alone are fetched"
+        )
 
 
 def test_blocks_by_speed_have_the_bits_of_one_device() -> None:

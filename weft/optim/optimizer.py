@@ -19,10 +19,11 @@ from weft.core.execute.changes import restored_on_error
 from weft.core.execute.pending import postponed
 from weft.core.execute.realization import realize
 from weft.core.layout.creation import as_tensor, tensor
-from weft.core.sharding.tensors import tensor_like
+from weft.core.sharding.tensors import follow, tensor_like
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, GradError
 from weft.ir.dtypes import DType, float32, float64, int64, to_numpy
+from weft.ir.placement import is_mesh
 from weft.lazy_dataclass import dataclass
 from weft.optim.base import (
     Optimizer,
@@ -317,6 +318,9 @@ class RuleOptimizer(Optimizer):
     def _update(self, group: Group, p: Tensor, rule: _RecordedRule | None) -> list[Tensor]:
         grad, state = p.grad, self.state[p]
         assert grad is not None
+        if is_mesh(p.value.node.device):
+            for t in state.values():
+                follow(t, p)
         found = None if rule is None else rule.next(p, grad, state)
         if found is None:
             value, new = self.next(group, p.detach(), grad.detach(), state)

@@ -13,7 +13,8 @@ from weft.backends.dummy.cost import work
 from weft.ir import dtypes
 from weft.ir.expr import Load
 from weft.ir.index import Guard, InRange, Int, Opaque, Var, minimum
-from weft.ir.loops import Block, Buffer, If, Loop, Program, Scope, Store
+from weft.ir.loops import Accumulate, Block, Buffer, If, Loop, Program, Scope, Store
+from weft.ir.ops import Op
 
 F = dtypes.float32
 LOAD = (Store("y", 0, Load(F, "x", (0,))),)
@@ -23,6 +24,15 @@ I, J, N = Var("i", 0, 3), Var("j", 0, 7), Var("n", 1, 8)
 def operations(body: Block, **given: int) -> float:
     params = (Buffer("x", F, 8, Scope.GLOBAL), Buffer("y", F, 8, Scope.GLOBAL))
     return work(Program("p", params, frozenset("y"), (N,), body), given).operations
+
+
+def nbytes(body: Block, **given: int) -> int:
+    params = (
+        Buffer("x", F, 8, Scope.GLOBAL),
+        Buffer("y", F, 8, Scope.GLOBAL),
+        Buffer("z", F, 8, Scope.GLOBAL),
+    )
+    return work(Program("p", params, frozenset("y"), (N,), body), given).nbytes
 
 
 def nested(outer: Int, inner: Int, guard: Guard) -> Block:
@@ -56,6 +66,16 @@ def test_extents_that_depend_on_loops_count_as_they_are() -> None:
 def test_the_two_halves_of_a_loop_that_was_peeled_are_the_loop() -> None:
     halves = (If((InRange(I, None, 3),), LOAD), If((InRange(I, 3, None),), LOAD))
     assert operations((Loop(I, 4, (Loop(J, 8, halves),)),), n=1) == 4 * 8
+
+
+def test_bytes_are_of_what_is_accessed_and_of_each_element_once() -> None:
+    assert nbytes((), n=1) == 0
+    assert nbytes(LOAD, n=1) == 4 + 4
+    assert nbytes((Loop(J, N, LOAD),), n=3) == 3 * 4 + 3 * 4
+    assert nbytes(nested(4, 8, ()), n=1) == 8 * 4 + 8 * 4
+    assert nbytes((Loop(J, 8, (If((InRange(J, None, 2),), LOAD),)),), n=1) == 2 * 4 + 2 * 4
+    added = Accumulate("y", 0, Op.ADD, Load(F, "z", (Opaque(Load(dtypes.int32, "x", (0,)), 0, 7),)))
+    assert nbytes((Loop(J, 3, (added,)),), n=1) == 3 * 4 * 3
 
 
 def test_what_is_not_known_counts_with_its_most(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 import weft
 from weft import nn
+from weft.backends.costs import CostModel
 from weft.backends.dummy.device import DummyBackend, DummyDevice
-from weft.backends.dummy.farm import Farm
+from weft.backends.dummy.farm import Farm, describe
 from weft.backends.dummy.pool import DummyMemory
 from weft.backends.dummy.queues import DummyEvent, DummyQueue, Host
 from weft.backends.dummy.simulation import Operation, Resource, Simulation
@@ -554,3 +555,9 @@ def test_vector_clocks_know_what_comes_after_what(seed: int) -> None:
                 waited |= before[k]
             case _:
                 pass
+
+
+def test_costs_are_those_of_the_clock_unless_they_are_given() -> None:
+    assert describe(0).costs.gather_cycles == describe(0).costs.copy_cycles == 1 / 64  # lanes of float32
+    assert describe(0, vector_bytes=32).costs.seek_cycles == 1 / 8
+    assert describe(0, costs=CostModel()).costs == CostModel()

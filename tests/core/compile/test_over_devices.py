@@ -321,6 +321,41 @@ def test_state_that_calls_read_later_comes_along(devices: list[str]) -> None:
     spread(make, lambda f, k: [f(weft.ones(3, 4), k >= 3).detach()], devices)
 
 
+@pytest.mark.parametrize("way", ["accumulated", "made anew", "set to zero", "used inside"])
+def test_gradients_are_used_inside_and_outside_wherever_they_lie(way: str) -> None:
+    def trained(**options: Any) -> tuple[list[list[bytes]], nn.Module]:
+        weft.manual_seed(0)
+        model = nn.Sequential(*[m for _ in range(2) for m in (nn.Linear(32, 32), nn.ReLU())])
+        optimizer = weft.optim.Adam(model.parameters(), lr=0.01)
+
+        def backward(x: weft.Tensor) -> None:
+            model(x).square().mean().backward()
+            if way == "used inside":
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+
+        run = weft.compile(backward, numerics="same", **options)
+        seen: list[list[bytes]] = []
+        for k in range(4):
+            if way in ("made anew", "set to zero"):
+                optimizer.zero_grad(set_to_none=way == "made anew")
+            weft.manual_seed(k)
+            run(weft.randn(160, 32))
+            seen.append([g.numpy().tobytes() for p in model.parameters() if (g := p.grad) is not None])
+            if way in ("made anew", "set to zero"):
+                optimizer.step()  # its moments are where the parameters were
+            seen.append([p.detach().numpy().tobytes() for p in model.parameters()])
+        return seen, model
+
+    alone, _ = trained()
+    with farm(4, speeds=(1, 2, 3, 4), flops=1e8, link_bandwidth=1e12, launch_ns=0.0) as made:
+        found, model = trained(devices=made.names)
+        weight = next(model.parameters())
+        assert weight.device.type == "mesh"
+        assert weight.grad is not None and weight.grad.device == weight.device
+    assert found == alone
+
+
 def test_functions_share_state_that_one_of_them_has_moved(devices: list[str]) -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     optimizer, runs = weft.optim.SGD(model.parameters(), lr=0.1), weft.zeros(())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from heapq import heappop
 from itertools import count
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from weft.distributed import init_device_mesh
 from weft.distributed.fsdp import fully_shard
 from weft.distributed.tensor import Shard, distribute_module, distribute_tensor
 from weft.scheduler.meshes import Search, searching
-from weft.scheduler.parts import found
+from weft.scheduler.parts import found, timing
 from weft.scheduler.parts.cut import Compute
 from weft.scheduler.parts.plan import PartsPlan
 from weft.scheduler.parts.timing import Timed, begins, bound_ns, delayed
@@ -227,6 +229,52 @@ def test_no_order_beats_the_bound_and_resources_are_used_by_one_step_at_a_time(s
             for j in range(k):
                 if set(s.resources) & set(steps[j].resources) and s.ns and steps[j].ns:
                     assert at[k] >= at[j] + steps[j].ns or at[j] >= at[k] + s.ns
+
+
+def naive_order(steps: Sequence[Timed], priority: Sequence[float]) -> list[float]:
+    """The rule in its plain form: of all steps whose inputs are there, the one that can start first, then by priority,
+    then the one that waited longest."""
+    found: dict[int, float] = {}
+    free: dict[Hashable, float] = {}
+
+    def key(k: int) -> tuple[float, float, float, int]:
+        since = max([found[j] + steps[j].ns for j in steps[k].after], default=0.0)
+        return max([since, *[free.get(r, 0.0) for r in steps[k].resources]]), priority[k], since, k
+
+    while len(found) < len(steps):
+        ready = [k for k, s in enumerate(steps) if k not in found and all(j in found for j in s.after)]
+        start, _, _, k = min(map(key, ready))
+        found[k] = start
+        free.update(dict.fromkeys(steps[k].resources, start + steps[k].ns))
+    return [found[k] for k in range(len(steps))]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_steps_start_by_the_plain_rule_whatever_queues_they_wait_in(seed: int) -> None:
+    rng = Random(seed)
+    steps: list[Timed] = []
+    for k in range(rng.randint(1, 25)):
+        after = tuple(sorted(rng.sample(range(k), min(k, rng.choice((0, 0, 1, 2))))))
+        resources = tuple(rng.sample(range(4), rng.randint(0, 3)))
+        steps.append(Timed(float(rng.choice((0, 1, 1, 2, 5))), after, resources))
+    priority = [rng.choice((0.0, 1.0, rng.random())) for _ in steps]
+    assert timing._Shop(steps).build(priority) == naive_order(steps, priority)
+
+
+def test_steps_that_wait_for_one_wire_are_not_looked_at_whenever_it_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pops = 0
+
+    def counted(heap: list[Any]) -> Any:
+        nonlocal pops
+        pops += 1
+        return heappop(heap)
+
+    monkeypatch.setattr(timing, "heappop", counted)
+    steps = [Timed(1.0, (), ("wire", k % 7)) for k in range(500)]
+    timing._Shop(steps).build([0.0] * len(steps))
+    assert pops <= 4 * len(steps)
 
 
 def test_a_short_step_that_much_waits_for_goes_first() -> None:

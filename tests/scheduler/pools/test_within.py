@@ -15,6 +15,7 @@ from weft import nn
 from weft.backends import registry
 from weft.backends.dummy import device as dummy
 from weft.nn import functional as F
+from weft.testing import farm
 
 LEAST = re.compile(r"a limit of ([\d,]+) for ([\w:]+)")
 
@@ -310,3 +311,35 @@ def test_what_is_updated_may_be_read_afterwards(pool: dummy.DummyDevice) -> None
     assert found is not None
     with weft.memory_limit(int(found[1].replace(",", "")), "tight:0"):
         assert bits(run()) == want
+
+
+def test_state_stays_and_the_limit_that_is_named_does_for_a_training_step() -> None:
+    with farm(1, name="state", host_memory=False) as made:
+        (name,), (pool,) = made.names, made.devices
+        with weft.device(name):
+            weft.manual_seed(0)
+            net = nn.Sequential(*[m for _ in range(4) for m in (nn.Linear(32, 32), nn.ReLU())])
+            x = weft.randn(64, 32).realize()
+        optimizer = weft.optim.Adam(net.parameters())
+
+        @weft.compile
+        def step(x: weft.Tensor) -> weft.Tensor:
+            optimizer.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        for _ in range(3):
+            step(x).item()
+        state = 3 * sum(p.numel() for p in net.parameters()) * 4  # moments are never copied to the host
+        with weft.memory_limit(state, name), pytest.raises(weft.MemoryPlanError) as refused:
+            step(x)
+        found = re.search(r"a limit of ([\d,]+) .*, ([\d,]+) of them by what it reads", str(refused.value))
+        assert found is not None
+        limit, stays = (int(number.replace(",", "")) for number in found.groups())
+        assert state <= stays <= pool.used_bytes() < limit
+        with weft.memory_limit(limit, name):
+            step(x).item()
+        with weft.memory_limit(limit - 64, name), pytest.raises(weft.MemoryPlanError):
+            step(x)

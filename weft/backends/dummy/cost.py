@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.ir.expr import Load, ScalarCall, walk
 from weft.ir.index import Guard, Int, evaluate, variables
-from weft.ir.loops import Accumulate, Block, If, Loop, Program, Stmt
+from weft.ir.loops import Accumulate, Block, If, Loop, Program, Stmt, Store
 from weft.ir.loops_names import roots
 from weft.lazy_dataclass import dataclass
 
@@ -21,7 +21,8 @@ MAX_CASES = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Operations on elements, loads among them, and bytes of the parameters, each counted once."""
+    """Operations on elements, loads among them, and bytes of the parameters, each counted once: of a parameter that is
+    accessed less often than it has elements, no more than that."""
 
     operations: float
     nbytes: int
@@ -51,8 +52,12 @@ class _Cases:
 def work(p: Program, given: Mapping[str, int]) -> Work:
     """The work of `p` with these runtime integers: of a block with a guard as often as it holds. What a guard or an
     extent takes from memory is not known: the one counts as true, the other with its maximum."""
-    nbytes = sum(int(evaluate(b.size, given)) * b.dtype.itemsize for b in p.params)
-    return Work(_block(p.body, _Cases(np.ones(1, np.int64), given), frozenset(_asked(p.body))), nbytes)
+    accesses: dict[str, float] = {}
+    operations = _block(p.body, _Cases(np.ones(1, np.int64), given), frozenset(_asked(p.body)), accesses)
+    nbytes = sum(
+        int(min(evaluate(b.size, given), accesses.get(b.name, 0.0))) * b.dtype.itemsize for b in p.params
+    )
+    return Work(operations, nbytes)
 
 
 def _asked(body: Block) -> Iterator[str]:
@@ -69,15 +74,18 @@ def _asked(body: Block) -> Iterator[str]:
                 pass
 
 
-def _block(body: Block, cases: _Cases, asked: frozenset[str]) -> float:
+def _block(body: Block, cases: _Cases, asked: frozenset[str], accesses: dict[str, float]) -> float:
+    """The operations of a block; how often it accesses each buffer is added to `accesses`."""
     times, total = float(cases.times.sum()), 0.0
     for s in body:
         total += times * _own(s)
+        for name in _accessed(s):
+            accesses[name] = accesses.get(name, 0.0) + times
         match s:
             case Loop():
-                total += _block(s.body, _iterated(s, cases, asked), asked)
+                total += _block(s.body, _iterated(s, cases, asked), asked, accesses)
             case If():
-                total += _block(s.body, _guarded(s.guard, cases), asked)
+                total += _block(s.body, _guarded(s.guard, cases), asked, accesses)
             case _:
                 pass
     return total
@@ -114,3 +122,10 @@ def _guarded(guard: Guard, cases: _Cases) -> _Cases:
 def _own(s: Stmt) -> int:
     """Operations of one statement, its body not included."""
     return sum(isinstance(e, ScalarCall | Load) for e in walk(roots(s))) + isinstance(s, Accumulate)
+
+
+def _accessed(s: Stmt) -> Iterator[str]:
+    """The buffers that one statement accesses, its body not included, once for each access."""
+    yield from [e.source for e in walk(roots(s)) if isinstance(e, Load)]
+    if isinstance(s, Store | Accumulate):
+        yield s.buffer

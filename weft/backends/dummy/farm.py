@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, cast
 
+from weft.backends.costs import CostModel
 from weft.backends.dummy.faults import Faults
 from weft.backends.dummy.links import Topology
 from weft.backends.protocol import DeviceInfo
@@ -13,9 +14,23 @@ from weft.ir.ops import ELEMENTWISE
 from weft.lazy_dataclass import dataclass
 
 
+def costs(vector_bytes: int) -> CostModel:
+    """The costs of the simulated clock, which counts elements: one takes as long wherever it lies, a lane's part of a
+    multiply-add."""
+    each = 4 / vector_bytes
+    return CostModel(
+        l2_element_cycles=each,
+        copy_cycles=each,
+        gather_cycles=each,
+        scatter_store_cycles=each,
+        seek_cycles=each,
+    )
+
+
 def describe(index: int, name: str = "dummy", **changes: Any) -> DeviceInfo:
     """The description of the dummy devices that are there by default, with other fields as given. Wide vectors make
     the interpreter quick."""
+    changes.setdefault("costs", costs(changes.get("vector_bytes", 256)))
     return replace(
         DeviceInfo(
             name=f"{name}:{index}",

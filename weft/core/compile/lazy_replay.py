@@ -19,7 +19,7 @@ from weft.core.execute.changes import restored_on_error
 from weft.core.execute.ownership import (
     exclusive,
 )
-from weft.core.sharding.tensors import laid_out_like
+from weft.core.sharding.tensors import gradient_of, laid_out_like
 
 if TYPE_CHECKING:
     from weft.core.execute.explanation import Explanation, Profile
@@ -53,7 +53,7 @@ class LazyReplay(Replay):
                 values[b.value] = laid_out_like(objects[b.target].value.node, values[b.value])
         for g in r.set_grads:
             if g.value is not None:
-                values[g.value] = laid_out_like(objects[g.target].value.node, values[g.value])
+                values[g.value] = gradient_of(objects[g.target].value.node, values[g.value])
         return values
 
     def _computed(self, objects: list[Any], values: Sequence[Value]) -> Any:

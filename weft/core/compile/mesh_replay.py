@@ -92,7 +92,7 @@ class MeshReplay(PartsReplay):
             if isinstance(b.target, int):
                 nodes[b.value] = self._as_before(b.target, nodes[b.value], lies)
         for g in r.set_grads:
-            if g.value is not None:
+            if g.value is not None and meshes.current_search() is None:
                 nodes[g.value] = self._as_before(g.target, nodes[g.value], lies)
         places = [*(r.placeholders[k].node for k in self._passed), *self._fixed]
         known = set(places)

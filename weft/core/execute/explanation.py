@@ -611,7 +611,7 @@ def _order_within(sig: Signature, device: Device, lines: list[str]) -> Sequence[
 
     found = fitting(sig, device, (), room_on(device))
     if not isinstance(found, Fitted):
-        lines.append(remedy(device, found))
+        lines.append(remedy(device, found, sig))
         return None
     if found.plan.within is None:
         return None

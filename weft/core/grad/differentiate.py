@@ -157,9 +157,9 @@ def backward(
                 g = found.get(value)
                 if g is not None and t is not None:
                     if is_mesh(value.node.device):
-                        from weft.core.sharding.tensors import laid_out_like
+                        from weft.core.sharding.tensors import gradient_of
 
-                        g = laid_out_like(value.node, g)
+                        g = gradient_of(value.node, g)
                     with writing:
                         t.grad = wrap_untracked(g) if t.grad is None else t.grad + wrap(g)
                     for hook in list(t.__dict__.get("_post_hooks", {}).values()):

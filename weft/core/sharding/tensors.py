@@ -66,6 +66,11 @@ def laid_out_like(old: Node, v: Value) -> Value:
     return v if node is v.node else Value(node, v.needs_grad)
 
 
+def gradient_of(old: Node, v: Value) -> Value:
+    """A gradient on the mesh of a node, as that is laid out; where layouts are searched, as costs least."""
+    return v if meshes.current_search() is not None else laid_out_like(old, v)
+
+
 def tensor_like(data: Any, like: Tensor) -> Tensor:
     """A tensor of the data on the device of another one of its shape; on a mesh, laid out as that."""
     if not is_mesh(like.value.node.device):
@@ -76,6 +81,17 @@ def tensor_like(data: Any, like: Tensor) -> Tensor:
             tensor(data).value, meshes.mesh_called(node.device or ""), current_layout("tensor", like.value)
         )
     )
+
+
+def follow(state: Tensor, like: Tensor) -> None:
+    """Have a tensor stand for its elements laid out as another one of its shape, which has moved to a mesh since: where
+    layouts are searched, parameters do. In a function that is traced nothing moves."""
+    node, there = state.value.node, like.value.node
+    if node.device == there.device or not is_mesh(there.device) or is_mesh(node.device):
+        return
+    if node.shape == there.shape and tracing.current() is None:
+        mesh = meshes.mesh_called(there.device or "")
+        state.rebind(laid_out(Value(node), mesh, current_layout("step", like.value)))
 
 
 def current_layout(op: str, v: Value) -> Layout:

@@ -141,29 +141,45 @@ class _Shop:
         return max([b + s.ns for b, s in zip(begin, self.steps, strict=True)], default=0.0)
 
     def build(self, priority: Sequence[float]) -> list[float]:
-        """The start of each step: of those that can start first, that of the least priority, or that waited longest."""
-        steps, users = self.steps, self.users
+        """The start of each step: of those that can start first, that of the least priority, or that waited longest.
+
+        Steps that wait for a resource are in its queue, of which the first one alone is looked at when it is free.
+        """
+        steps, users, uses = self.steps, self.users, self.uses
         left = [len(s.after) for s in steps]
         since, free, found = [0.0] * len(steps), [0.0] * self.resources, [0.0] * len(steps)
-        ready = [(0.0, priority[k], 0.0, k) for k, n in enumerate(left) if not n]
+        queues: list[list[tuple[float, float, int]]] = [[] for _ in free]
+        ready = [(0.0, priority[k], 0.0, k, -1) for k, n in enumerate(left) if not n]
         heapify(ready)
         while ready:
-            at, first, waited, k = heappop(ready)
-            start = at
-            for r in self.uses[k]:
+            at, first, waited, k, queue = heappop(ready)
+            if queue >= 0:
+                waiting = queues[queue]
+                if not waiting or waiting[0] != (first, waited, k):
+                    continue  # another one has become the first
+                if free[queue] > at:
+                    heappush(ready, (free[queue], first, waited, k, queue))
+                    continue
+                heappop(waiting)
+            start, taken = at, -1
+            for r in uses[k]:
                 if free[r] > start:
-                    start = free[r]
-            if start > at:  # another step has taken what it needs
-                heappush(ready, (start, first, waited, k))
-                continue
-            found[k] = start
-            end = start + steps[k].ns
-            for r in self.uses[k]:
-                free[r] = end
-            for u in users[k]:
-                if end > since[u]:
-                    since[u] = end
-                left[u] -= 1
-                if not left[u]:
-                    heappush(ready, (since[u], priority[u], since[u], u))
+                    start, taken = free[r], r
+            if taken >= 0:  # another step has taken what it needs
+                heappush(queues[taken], (first, waited, k))
+                if queues[taken][0][2] == k:
+                    heappush(ready, (start, first, waited, k, taken))
+            else:
+                found[k] = start
+                end = start + steps[k].ns
+                for r in uses[k]:
+                    free[r] = end
+                for u in users[k]:
+                    if end > since[u]:
+                        since[u] = end
+                    left[u] -= 1
+                    if not left[u]:
+                        heappush(ready, (since[u], priority[u], since[u], u, -1))
+            if queue >= 0 and queues[queue]:
+                heappush(ready, (max(at, free[queue]), *queues[queue][0], queue))
         return found

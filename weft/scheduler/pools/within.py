@@ -171,7 +171,7 @@ def attempted(
         room = room_on(device) + more - slack
         found = fitting(sig, device, replaces, room)
         if not isinstance(found, Fitted):
-            raise MemoryPlanError(f"{refused.message}. {remedy(device, found - more)}") from refused
+            raise MemoryPlanError(f"{refused.message}. {remedy(device, found - more, sig)}") from refused
         if found.plan.within is None and not slack:
             raise refused  # it is not for want of memory
         try:
@@ -199,15 +199,16 @@ def _let_go(error: BaseException) -> None:
         at = at.__cause__  # not its context, which may be the caller's own
 
 
-def remedy(device: Device, needed: int) -> str:
-    """The limit that would do, and how many devices would."""
+def remedy(device: Device, needed: int, sig: Signature) -> str:
+    """The limit that would do, and how many devices would; what the graph reads stays in memory in any case."""
     limit = registry.memory_limit(device)
     used = device.used_bytes() + _idle(device)
+    stays = min(sum(map(nbytes, sig.leaves)), used)
     devices = math.ceil((used + needed) / max(limit, 1))
     return (
         f"With values computed again where they are read, {needed:,} bytes would do: a limit of {used + needed:,} for "
-        f"{device.info.memory_pool}, where {used:,} of {limit:,} are in use; or {max(devices, 2)} devices, if all is "
-        "shared out evenly"
+        f"{device.info.memory_pool}, where {used:,} of {limit:,} are in use, {stays:,} of them by what it reads and "
+        f"updates, which stays; or {max(devices, 2)} devices, if all is shared out evenly"
     )
 
 
