@@ -315,7 +315,7 @@ class _Guesses:
         self._one, self._follow = weft.compile(one), weft.compile(follow)
 
     def of(self, work: _Work, rows: list[_Row], count: int) -> _Guesser:
-        """What guesses so many tokens behind those of `work`."""
+        """The function that guesses so many tokens behind those of `work`."""
         self.cache.realize()
         self._first(*work.prompts(rows))
 

@@ -2,7 +2,6 @@
 
 They rest on the model that they compute with, and go with it; the memory of their keys and values goes at once.
 """
-# Tests: tests/models/test_resting.py
 
 from __future__ import annotations
 
