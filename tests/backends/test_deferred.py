@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +149,18 @@ def test_arrays_outlive_the_tensor_and_pages_are_let_go(
     del x
     assert released == [4000]
     np.testing.assert_array_equal(array, np.arange(1000))
+
+
+def test_borrowed_pages_that_outlive_the_modules_say_nothing(tmp_path: Path) -> None:
+    program = (
+        "import sys, types\n"
+        "sys.late = sys.modules['late'] = types.ModuleType('late')\n"  # the first one of all is cleared last
+        "import weft\n"
+        "x = weft.load(sys.argv[1])['x']\n"
+        "assert x.sum().item() == 499500\n"
+        "sys.late.kept = x.value.node.storage, sys.modules['weft.backends.disk.file']\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(_file(tmp_path))], capture_output=True, text=True, check=True
+    )
+    assert not ended.stderr

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 
@@ -105,7 +106,9 @@ class DeferredStorage(Storage):
             if source.release is not None:
                 source.release(begin, end)
 
-    def __del__(self) -> None:
+    def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:
+        if ends():  # modules may be gone
+            return
         source = getattr(self, "_source", None)
         if source is not None and self._lender is not None and source.release is not None:
             source.release(0, self.nbytes)

@@ -377,13 +377,14 @@ class _Header:
     def _texts(self, count: int, key: str) -> tuple[str, ...]:
         """Texts in a row: vocabularies have a quarter of a million of them, so little is done for each."""
         view, at, end, found = self.source.view(0, self.source.size), self.at, self.source.size, list[str]()
+        length_at, add = _LENGTH.unpack_from, found.append
         try:
             for _ in range(count):
                 begin = at + 8
-                at = begin + int.from_bytes(view[begin - 8 : begin], "little")
+                at = begin + (length_at(view, at)[0] if begin <= end else end)
                 if at > end:
                     self._refuse(f"its end within a text of {key!r}")
-                found.append(str(view[begin:at], "utf-8"))
+                add(str(view[begin:at], "utf-8"))
         except UnicodeDecodeError:
             self._refuse(f"a text of {key!r} before byte {at:,} that is no UTF-8")
         self.at = at

@@ -106,6 +106,16 @@ class Cache:
         part.length, part.rows, part.seen = length + 0, rows, seen or self.size
         return part
 
+    def drop(self) -> None:
+        """Forget all tokens, and let go of the memory, until `realize`."""
+        for x in (*self.keys, *self.values, self.length):
+            x.data = weft.zeros(x.shape, dtype=x.dtype, device=x.device)
+
+    def realize(self) -> None:
+        """Have memory for keys and values."""
+        for x in (*self.keys, *self.values, self.length):
+            x.realize()
+
     def clear(self, row: int) -> None:
         """Sets the keys and values of a row to 0."""
         for x in (*self.keys, *self.values):

@@ -12,6 +12,7 @@ from weft.autograd import checkpoint
 from weft.errors import ArgumentError, DTypeError
 from weft.models.cache import Cache, Positions, tokens
 from weft.models.pretrained_module import PretrainedModule
+from weft.models.resting import Resting
 
 
 class Decoder(PretrainedModule):
@@ -35,6 +36,7 @@ class Decoder(PretrainedModule):
     def __init__(self, layers: int, key_heads: int, features: int) -> None:
         super().__init__()
         self._kept = layers, key_heads, features
+        self.resting = Resting()
 
     def cache(self, batch: int, size: int) -> Cache:
         """Room for the keys and values of `size` tokens of `batch` sequences, in `cache_dtype`; see `Cache`."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, Literal
 
 import weft
 from weft import Tensor
@@ -93,48 +93,68 @@ class _Row:
 def _tokens(
     model: Decoder, rows: list[_Row], size: int, sampling: Sampling, seed: int | None, draft: Draft | None
 ) -> Iterator[list[int | None]]:
-    work = _Work(model, rows, size, sampling, seed)
-    rounds = _one_by_one(work, rows) if draft is None else _with_guesses(work, rows, draft)
-    at = 0
-    for _ in rounds:  # the device computes the next round while the caller does something with this one
-        while any(at < len(row.made) for row in rows) and all(
-            row.ended or at < len(row.made) for row in rows
-        ):
-            yield [row.made[at] if at < len(row.made) else None for row in rows]
-            at += 1
+    kind = (*_sizes(model, rows, size), sampling)
+    with model.resting.used(
+        kind, lambda: _Steps(_Work(model, len(rows), size, sampling)), _Steps.rest
+    ) as steps:
+        steps.work.begin(rows, seed)
+        if draft is None:
+            rounds = _one_by_one(steps, rows)
+        elif isinstance(draft.source, Decoder):
+            rounds = _with_model(steps, rows, draft, draft.source)
+        else:
+            rounds = _with_guesses(steps, rows, draft, lambda: _looked_up(steps.work, rows, draft.count))
+        at = 0
+        for _ in rounds:  # the device computes the next round while the caller does something with this one
+            while any(at < len(row.made) for row in rows) and all(
+                row.ended or at < len(row.made) for row in rows
+            ):
+                yield [row.made[at] if at < len(row.made) else None for row in rows]
+                at += 1
+
+
+def _sizes(model: Decoder, rows: list[_Row], size: int) -> tuple[Hashable, ...]:
+    """All that a cache depends on, besides the model's own sizes."""
+    weight = next(model.parameters())
+    return len(rows), size, str(weight.device), model.cache_dtype or weight.dtype
 
 
 class _Work:
-    """A cache, and the compiled functions that fill it."""
+    """A cache, and the functions that fill it."""
 
-    def __init__(
-        self, model: Decoder, rows: list[_Row], size: int, sampling: Sampling, seed: int | None
-    ) -> None:
+    def __init__(self, model: Decoder, batch: int, size: int, sampling: Sampling) -> None:
         self.model, self.sampling, self.size = model, sampling, size
         self.device = str(next(model.parameters()).device)
-        self.cache = model.cache(len(rows), size)
+        self.cache = model.cache(batch, size)
         self.seen: Tensor | None = None
         if sampling.repetition_penalty != 1:
-            seen = weft.zeros(len(rows), model.vocabulary, dtype=weft.bool, device=self.device)
-            for k, row in enumerate(rows):
-                seen[k, weft.tensor(row.prompt, device=self.device)] = True
-            self.seen = seen.realize()
+            self.seen = weft.zeros(batch, model.vocabulary, dtype=weft.bool, device=self.device).realize()
         self.generator = weft.Generator(self.device)
+
+    def begin(self, rows: list[_Row], seed: int | None) -> None:
+        """Begin with sequences of which the prompts are known, in a cache without tokens."""
+        self.cache.realize()
+        if self.seen is not None:
+            self.seen.zero_()
+            for k, row in enumerate(rows):
+                self.seen[k, weft.tensor(row.prompt, device=self.device)] = True
+            self.seen.realize()
         self.generator.manual_seed(int(weft.randint(0, 1 << 62, ()).item()) if seed is None else seed)
+
+    def prompts(self, rows: list[_Row]) -> tuple[Tensor, Tensor | None]:
+        """The prompts, filled up to the longest of them, and how long they are if not all of them are so long: new
+        tensors, since a function is recorded for what else refers to its arguments."""
         longest = max(len(row.prompt) for row in rows)
         filled = [row.prompt + [0] * (longest - len(row.prompt)) for row in rows]
-        self.prompts = weft.tensor(filled, device=self.device)
-        self.counts: Tensor | None = None
-        if any(len(row.prompt) != longest for row in rows):
-            self.counts = weft.tensor([len(row.prompt) for row in rows], device=self.device)
+        counts = [len(row.prompt) for row in rows]
+        return (
+            weft.tensor(filled, device=self.device),
+            None if min(counts) == longest else weft.tensor(counts, device=self.device),
+        )
 
-    def start(self) -> Tensor:
+    def first(self, ids: Tensor, counts: Tensor | None) -> Tensor:
         """The first token of each sequence, (b,)."""
-
-        def first(ids: Tensor, counts: Tensor | None) -> Tensor:
-            return self._chosen(self.model(ids, self.cache, counts, first=True, last=True)[:, 0])
-
-        return weft.compile(first)(self.prompts, self.counts)
+        return self._chosen(self.model(ids, self.cache, counts, first=True, last=True)[:, 0])
 
     def step(self, ids: Tensor) -> Tensor:
         """The token after each of `ids`, (b,)."""
@@ -175,9 +195,40 @@ class _Work:
         return weft.cat(found, 1)
 
 
-def _one_by_one(work: _Work, rows: list[_Row]) -> Iterator[None]:
-    step = weft.compile(work.step)
-    ids = work.start()
+class _Steps:
+    """The compiled functions that fill a cache: that for prompts is kept for those of the last length."""
+
+    def __init__(self, work: _Work) -> None:
+        self.work = work
+        self.step, self.check = weft.compile(work.step), weft.compile(work.check)
+        self._first = _Prompts(work.first)
+
+    def start(self, rows: list[_Row]) -> Tensor:
+        """The first token of each sequence, (b,)."""
+        return self._first(*self.work.prompts(rows))
+
+    def rest(self) -> None:
+        """Let go of keys and values."""
+        self.work.cache.drop()
+
+
+class _Prompts:
+    """A function of prompts, compiled for those of one length at a time: they are seldom as long as others."""
+
+    def __init__(self, fn: Callable[[Tensor, Tensor | None], Any]) -> None:
+        self._fn = weft.compile(fn)
+        self._last: object = None
+
+    def __call__(self, ids: Tensor, counts: Tensor | None) -> Any:
+        kind = tuple(ids.shape), counts is None
+        if self._last not in (None, kind):
+            self._fn.forget()
+        self._last = kind
+        return self._fn(ids, counts)
+
+
+def _one_by_one(steps: _Steps, rows: list[_Row]) -> Iterator[None]:
+    ids, step = steps.start(rows), steps.step
     ended = _took(rows, [[token] for token in ids.tolist()])
     yield  # before the step is recorded, which takes longer than a token
     while not ended:
@@ -187,18 +238,14 @@ def _one_by_one(work: _Work, rows: list[_Row]) -> Iterator[None]:
     yield
 
 
-def _with_guesses(work: _Work, rows: list[_Row], draft: Draft) -> Iterator[None]:
+def _with_guesses(
+    steps: _Steps, rows: list[_Row], draft: Draft, guesser: Callable[[], _Guesser]
+) -> Iterator[None]:
     """Rounds of guessing, and of checking all guesses in one step."""
-    step, check = weft.compile(work.step), weft.compile(work.check)
-    ids = work.start()
+    ids, step, check = steps.start(rows), steps.step, steps.check
     ended = _took(rows, [[token] for token in ids.tolist()])
     yield  # before anything else is recorded, which takes longer than a token
-    source = draft.source
-    guesses_of = (
-        _of_model(work, source, draft.count)
-        if isinstance(source, Decoder)
-        else _looked_up(work, rows, draft.count)
-    )
+    guesses_of = guesser()
     while not ended:
         going = [not row.ended for row in rows]
         guesses, proposed = guesses_of(ids)
@@ -241,32 +288,50 @@ def _looked_up(work: _Work, rows: list[_Row], count: int) -> _Guesser:
     return guesses
 
 
-def _of_model(work: _Work, model: Decoder, count: int) -> Callable[[Tensor], tuple[Tensor | None, list[int]]]:
-    """Guesses of a small model, the likeliest tokens, in a cache of its own that is as long as the other."""
-    batch = len(work.prompts)
-    cache: Cache = model.cache(batch, work.size)
+def _with_model(steps: _Steps, rows: list[_Row], draft: Draft, model: Decoder) -> Iterator[None]:
+    """Rounds with guesses of a small model, the likeliest tokens, in a cache of its own as long as the other."""
+    size = steps.work.size
+    kind = "guesses", *_sizes(model, rows, size)
+    with model.resting.used(kind, lambda: _Guesses(model, len(rows), size), _Guesses.rest) as guesses:
+        yield from _with_guesses(steps, rows, draft, lambda: guesses.of(steps.work, rows, draft.count))
 
-    def first(ids: Tensor, counts: Tensor | None) -> None:
-        model(ids, cache, counts, first=True, last=True)
 
-    def follow(length: Tensor) -> None:
-        cache.length.copy_(length)
+class _Guesses:
+    """A cache of a small model, and the compiled functions that fill it and guess."""
 
-    def one(ids: Tensor) -> Tensor:
-        return model(ids[:, None], cache, last=True)[:, 0].argmax(-1)
+    def __init__(self, model: Decoder, batch: int, size: int) -> None:
+        cache: Cache = model.cache(batch, size)
 
-    weft.compile(first)(work.prompts, work.counts)
-    compiled, followed = weft.compile(one), weft.compile(follow)
+        def first(ids: Tensor, counts: Tensor | None) -> None:
+            model(ids, cache, counts, first=True, last=True)
 
-    def guesses(ids: Tensor) -> tuple[Tensor, list[int]]:
-        followed(work.cache.length)
-        found = [ids]
-        for _ in range(count):
-            found.append(compiled(found[-1]))
-        compiled(found[-1])  # for the keys of the last guess
-        return weft.stack(found[1:], 1), [count] * batch
+        def follow(length: Tensor) -> None:
+            cache.length.copy_(length)
 
-    return guesses
+        def one(ids: Tensor) -> Tensor:
+            return model(ids[:, None], cache, last=True)[:, 0].argmax(-1)
+
+        self.cache, self._first = cache, _Prompts(first)
+        self._one, self._follow = weft.compile(one), weft.compile(follow)
+
+    def of(self, work: _Work, rows: list[_Row], count: int) -> _Guesser:
+        """The function that guesses so many tokens behind those of `work`."""
+        self.cache.realize()
+        self._first(*work.prompts(rows))
+
+        def guesses(ids: Tensor) -> tuple[Tensor, list[int]]:
+            self._follow(work.cache.length)
+            found = [ids]
+            for _ in range(count):
+                found.append(self._one(found[-1]))
+            self._one(found[-1])  # for the keys of the last guess
+            return weft.stack(found[1:], 1), [count] * len(rows)
+
+        return guesses
+
+    def rest(self) -> None:
+        """Let go of keys and values."""
+        self.cache.drop()
 
 
 def _took(rows: list[_Row], tokens: Sequence[Sequence[int]]) -> bool:

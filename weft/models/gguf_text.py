@@ -26,6 +26,8 @@ Ids: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Hashes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 Splits: TypeAlias = tuple[Ids, Ids, Ids]
 
+_Made: TypeAlias = Callable[[Mapping[str, Any], Sequence[str], dict[str, int], object], Any]
+
 _BASE = np.uint64(0x9E3779B97F4A7C15)
 _BITS = np.uint64((1 << 23) - 1)
 """The low bits of a hash by which most texts that are no token are told."""
@@ -41,15 +43,16 @@ _PATTERNS: Mapping[str, str | None] = {
 def tokenizer_of(metadata: Mapping[str, Any], path: object) -> Any:
     """The tokenizer that the entries of a file describe. FileFormatError for one that weft does not know."""
     kind = metadata.get("tokenizer.ggml.model")
-    made: Callable[[Mapping[str, Any], Sequence[str], object], Any] | None = _MODELS.get(str(kind))
+    made: _Made | None = _MODELS.get(str(kind))
     tokens: tuple[str, ...] | None = metadata.get("tokenizer.ggml.tokens")
     if made is None or tokens is None or not isinstance(tokens, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]  # a file's word
         raise FileFormatError(
             f"Tokenizer: {path} has a tokenizer {kind!r}; weft knows {' and '.join(_MODELS)}"
         )
-    if len(set(tokens)) != len(tokens):
+    ids = dict(zip(tokens, range(len(tokens)), strict=True))
+    if len(ids) != len(tokens):
         raise FileFormatError(f"Tokenizer: {path} has a token twice")
-    inner = made(metadata, tokens, path)
+    inner = made(metadata, tokens, ids, path)
     _special(inner, metadata, tokens)
     return inner
 
@@ -60,13 +63,12 @@ def ends_of(metadata: Mapping[str, Any]) -> list[int]:
     return [i for i in dict.fromkeys(found) if isinstance(i, int)]
 
 
-def _llama(metadata: Mapping[str, Any], tokens: Sequence[str], path: object) -> Any:
+def _llama(metadata: Mapping[str, Any], tokens: Sequence[str], ids: dict[str, int], path: object) -> Any:
     from tokenizers import Tokenizer, decoders, models, normalizers
 
     scores = metadata.get("tokenizer.ggml.scores")
     if scores is None or len(scores) != len(tokens):
         raise FileFormatError(f"Tokenizer: {path} lacks a score for each token")
-    ids = {t: k for k, t in enumerate(tokens)}
     unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
     merges = _merges(ids, tokens, scores)
     inner = Tokenizer(models.BPE(ids, merges, unk_token=tokens[unknown], fuse_unk=True, byte_fallback=True))
@@ -141,7 +143,7 @@ def splits(tokens: Sequence[str]) -> Splits | None:
     return wholes, lefts, rights
 
 
-def _gpt2(metadata: Mapping[str, Any], tokens: Sequence[str], path: object) -> Any:
+def _gpt2(metadata: Mapping[str, Any], tokens: Sequence[str], ids: dict[str, int], path: object) -> Any:
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     name = metadata.get("tokenizer.ggml.pre", "default")
@@ -149,7 +151,7 @@ def _gpt2(metadata: Mapping[str, Any], tokens: Sequence[str], path: object) -> A
         raise FileFormatError(f"Tokenizer: {path} cuts words by {name!r}; weft knows {', '.join(_PATTERNS)}")
     merges = [tuple(m.split(" ", 1)) for m in metadata.get("tokenizer.ggml.merges", ())]
     try:
-        inner = Tokenizer(models.BPE({t: k for k, t in enumerate(tokens)}, merges))  # pyright: ignore[reportArgumentType]
+        inner = Tokenizer(models.BPE(ids, merges))  # pyright: ignore[reportArgumentType]
     except Exception as error:  # noqa: BLE001  (the package raises no other kind)
         raise FileFormatError(f"Tokenizer: {path} has merges that make no token: {error}") from None
     pattern = _PATTERNS[name]
@@ -194,7 +196,7 @@ def _added(
     return [(tokens[k], k)] if wanted and isinstance(k, int) and k < len(tokens) else []
 
 
-_MODELS: Mapping[str, Callable[[Mapping[str, Any], Sequence[str], object], Any]] = {
+_MODELS: Mapping[str, _Made] = {
     "llama": _llama,
     "gpt2": _gpt2,
 }

@@ -249,6 +249,22 @@ def scaled_blocks(m: int, n: int, block: int) -> Case:
     )
 
 
+def scaled_rows(rows: int, m: int, n: int, block: int) -> Case:
+    """A matrix with a scale for each `block` of a row, times a few vectors."""
+    i, j, l = axis("i", rows), axis("j", m), axis("l", n)
+    scale = mul(Load(F, "scale", (j.var, floordiv(l.var, block))), Const(F, 0.5))
+    scaled = mul(scale, Load(F, "q", (j.var, l.var)))
+    total = ItemValue("total", (i, j), mul(Load(F, "x", (i.var, l.var)), scaled), Reduce(Op.ADD, (l,)))
+    s, y = axis("s", rows), axis("y", m)
+    out = Output("out", (s, y), (StoreTo("r", (s.var, y.var), Load(F, "total", (s.var, y.var))),))
+    sizes = {"x": (rows, n), "q": (m, n), "scale": (m, ceildiv(n, block))}
+    params = (*(Param(name, F, shape) for name, shape in sizes.items()), Param("r", F, (rows, m), True))
+    return Case(
+        Algorithm("scaled_rows", params, (), (total, out)),
+        lambda t: {"r": t["x"] @ (t["q"] * np.repeat(t["scale"] / 2, block, 1)[:, :n]).T},
+    )
+
+
 def gated_blocks(m: int, n: int, *blocks: int) -> Case:
     """Two matrices with a scale for each block of a row, of one size or two, times a vector that is normed (RMS),
     and the products of both."""

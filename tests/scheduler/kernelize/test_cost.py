@@ -23,8 +23,8 @@ PAYS: list[tuple[Comparison, Comparison]] = [
     (cost.prologue_reads(4000, 0), cost.prologue_reads(4000, None)),
     (cost.small_prologue(10, 1000), cost.small_prologue(10, 1001)),
     # unpacked once for eight rows; for twice as many, what it takes more is what storing it would
-    (cost.byte_prologue(99, 1000, 1000, 8), cost.byte_prologue(99, 1000, 1000, 9)),
-    (cost.byte_prologue(16, 1000, 1000, 16), cost.byte_prologue(17, 1000, 1000, 16)),
+    (cost.tile_prologue(99, 1000, 1000, 8), cost.tile_prologue(99, 1000, 1000, 9)),
+    (cost.tile_prologue(16, 1000, 1000, 16), cost.tile_prologue(17, 1000, 1000, 16)),
     (cost.repeat(3, 48, 4, 1000), cost.repeat(3, 49, 4, 1000)),
     (cost.repeat(2, 100, 4, 100), cost.repeat(2, 101, 4, 100)),
 ]

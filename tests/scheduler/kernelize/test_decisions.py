@@ -49,6 +49,14 @@ def updated(y: weft.Tensor, *index: int) -> weft.Tensor:
     return y.scatter(0, weft.tensor(index), f32(len(index)))
 
 
+def in_blocks(rows: int) -> weft.Tensor:
+    """A matrix of bytes in blocks, behind the float16 that each is to be multiplied with."""
+    blocks = weft.tensor(np.full((rows, 2, 34), 3, np.uint8))
+    low, high = blocks[..., :1].int(), blocks[..., 1:2].int()
+    scale = (low | (high << 8)).to(weft.int16).view(weft.float16).float()
+    return (scale * blocks[..., 2:].float()).reshape(rows, 64)
+
+
 def total(parts: Iterable[weft.Tensor]) -> weft.Tensor:
     return reduce(lambda a, b: a + b, parts)
 
@@ -163,6 +171,8 @@ CASES: dict[str, Case] = {
     "prologue of few bits": Case(
         lambda: [f32(64, 32) @ (weft.tensor(np.full((32, 64), 3, np.uint8)) / 3 - 1)]
     ),
+    "scales of blocks": Case(lambda: [f32(4, 64) @ in_blocks(256).T]),
+    "scales of blocks for many rows": Case(lambda: [f32(400, 64) @ in_blocks(64).T]),
     "widened operand": Case(lambda: [f32(64, 32).half().tanh().float() @ f32(32, 64)]),
     "converted operand": Case(lambda: [f32(64, 32).half().tanh().bfloat16() @ f32(32, 64).bfloat16()]),
     "doubled operand": Case(lambda: [f32(64, 32).tanh().double() @ f32(32, 64).double()]),

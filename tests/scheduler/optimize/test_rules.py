@@ -11,7 +11,9 @@ from weft.backends.protocol import DeviceInfo
 from weft.ir.kernel.algorithm import ItemValue
 from weft.ir.kernel.lower import lower
 from weft.ir.loops import Loop, LoopKind, Program, Scope
+from weft.ir.loops_text import show_program
 from weft.ir.loops_verify import verify
+from weft.ir.passes.pipeline import run as run_passes
 from weft.scheduler.optimize.blocks import loads_in
 from weft.scheduler.optimize.rules import schedule
 from weft.testing.kernels import (
@@ -26,6 +28,7 @@ from weft.testing.kernels import (
     gated_blocks,
     matmul,
     scaled_blocks,
+    scaled_rows,
     softmax,
 )
 
@@ -55,6 +58,16 @@ SIZES: dict[str, Case] = {
     **{
         f"scaled blocks {m}x{n}, {block}": scaled_blocks(m, n, block)
         for m, n, block in [(5, 192, 32), (40, 128, 64), (17, 160, 32), (3, 48, 32), (2, 72, 12)]
+    },
+    **{
+        f"scaled rows {r}x{m}x{n}, {block}": scaled_rows(r, m, n, block)
+        for r, m, n, block in [
+            (5, 40, 128, 32),
+            (2, 9, 192, 64),
+            (3, 17, 160, 32),
+            (9, 33, 96, 32),
+            (4, 20, 96, 24),
+        ]
     },
     **{
         f"gated blocks {m}x{n}, {block}": gated_blocks(m, n, block)
@@ -152,6 +165,18 @@ def test_scales_are_applied_to_sums_of_blocks() -> None:
     assert {"total_blocks", "total_several"} <= k.nests.keys()
     blocks = k.algorithm.item("total_blocks")
     assert "scale" not in {r.source for e in blocks.exprs() for r in loads_in(e)}
+
+
+def test_scales_of_blocks_are_shared_by_their_vectors_and_the_next_tile_is_asked_for() -> None:
+    def sums(m: int) -> str:
+        kernel = schedule(scaled_rows(5, m, 1024, 64).algorithm, DESCRIPTIONS["avx512"])
+        assert kernel.nests["total_lanes"].loops[1].kind is LoopKind.UNROLL  # the four vectors of a block
+        return show_program(run_passes(lower(kernel)))
+
+    large = sums(4096)
+    assert "//" not in large, "the scale's place is one for all of them"
+    assert large.count("prefetch q[") == 1
+    assert "prefetch" not in sums(64), "the second cache holds it"
 
 
 def test_windows_are_copied_once_and_results_stay_in_registers() -> None:

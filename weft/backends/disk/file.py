@@ -6,6 +6,7 @@ import contextlib
 import mmap
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic_ns
 from typing import BinaryIO
@@ -130,9 +131,9 @@ class MappedFile:
             except OSError:
                 return  # advice only
 
-    def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
-            os.close(self._descriptor)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if hasattr(self, "_descriptor"):  # `close` outlives the module where the interpreter ends
+            close(self._descriptor)
 
     def __repr__(self) -> str:
         return f"MappedFile({self.path!r})"

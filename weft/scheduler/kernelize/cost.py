@@ -24,8 +24,9 @@ PROLOGUE_SAVED_SHARE = 0.5
 """The share of what bytes cost that a prologue may use up for those it saves, where its inputs are smaller than the
 operand (weights of few bits): the rest is for panels that are staged more than once."""
 
-BYTE_ROWS = 8
-"""Rows of results for which an operand of a sum of bytes is computed once, in registers: tiles have up to 12."""
+TILE_ROWS = 8
+"""Rows of results for which an operand is computed once, in registers: tiles of sums of bytes have up to 12, those of
+inner products up to 8."""
 
 MAX_KERNEL_OPS = 512
 """Operations in one kernel, counted by their cost: compilers take more than linear time, and registers run out."""
@@ -129,10 +130,10 @@ def small_prologue(ops: float, points: int) -> Comparison:
     return Comparison(Cost(ops * points), _LAUNCH)
 
 
-def byte_prologue(ops: float, size: int, nbytes: int, uses: int) -> Comparison:
-    """The cost of computing an operand of sums of bytes, of which each element is for `uses` rows, once for each tile
-    of them, against computing it once, writing it and reading it again."""
-    return Comparison(Cost(-(-uses // BYTE_ROWS) * ops * size), Cost(ops * size, 2 * nbytes))
+def tile_prologue(ops: float, size: int, nbytes: int, uses: int) -> Comparison:
+    """The cost of computing an operand, of which each element is for `uses` rows, once for each tile of them, in
+    registers, against computing it once, writing it and reading it again."""
+    return Comparison(Cost(-(-uses // TILE_ROWS) * ops * size), Cost(ops * size, 2 * nbytes))
 
 
 def repeat(times: int, ops: float, itemsize: int, size: int) -> Comparison:

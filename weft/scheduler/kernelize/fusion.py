@@ -48,8 +48,8 @@ def _fuse(view: View, node: Node, f: Facts, sites: Sequence[Site]) -> FuseInto |
         return Cut(why, forced=False, in_reader=False)
     groups = dict.fromkeys([s.group for s in sites])
     member = any(id(node) in g.online for g in groups)
-    if not member and _widens(node):  # what it widens is stored, if anything is: in half the bytes
-        return FuseInto(sites)
+    if not member and _widens(node):
+        return _widened(view, node, sites)
     costs: list[Comparison] = []
     for found in _elementwise(view, node, f, sites, groups, member):
         if isinstance(found, Cut):
@@ -129,6 +129,26 @@ def _widens(node: Node) -> bool:
     return node.dtype is int32 and below.is_int and below.bits == 8
 
 
+def _widened(view: View, node: Node, sites: Sequence[Site]) -> FuseInto:
+    """A conversion fused, since what it widens is stored, if anything is: in half the bytes. In a prologue that is
+    computed there too, unless many rows would have it computed for each tile of them."""
+    below = view.facts[id(node.inputs[0])]
+    costs = {
+        s.group: cost.tile_prologue(below.ops, below.size, below.nbytes, _rows(s))
+        for s in sites
+        if below.ops and s.group.staged.get(node)
+    }
+    fitting = {g: c for g, c in costs.items() if c.pays}
+    return FuseInto(sites, tuple(fitting), [*fitting.values()])
+
+
+def _rows(site: Site) -> int:
+    """Results of the group's products that read the same element of the site."""
+    named = {v for i in site.index for v in variables(i)}
+    frames = site.frames & site.group.contractions
+    return max(prod(v.hi + 1 for v in f.axes if v not in named) for f in frames) if frames else 1
+
+
 def _repeated(node: Node, f: Facts, sites: Sequence[Site], groups: int) -> Cut | Comparison | None:
     """The cut of a node that one kernel reads at several places, in several passes, or in windows that overlap."""
     times = sum(_times(f, s) for s in sites) // groups
@@ -181,7 +201,7 @@ def _prologue(view: View, node: Node, f: Facts, site: Site) -> Iterator[Cut | Co
         points *= prod(v.hi + 1 for v in (*frame.axes, *frame.reduced))
     cheap = [cost.small_prologue(f.ops, points)]
     if len(frames) == 1 and all(frame.node is not None and sums_bytes(frame.node) for frame in frames):
-        cheap.append(cost.byte_prologue(f.ops, f.size, f.nbytes, max(points // f.size, 1)))
+        cheap.append(cost.tile_prologue(f.ops, f.size, f.nbytes, max(points // f.size, 1)))
     found = next((c for c in cheap if c.pays), None)
     if found is not None:
         yield found

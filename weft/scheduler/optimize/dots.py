@@ -15,7 +15,7 @@ from math import prod
 from weft.backends.costs import CostModel
 from weft.backends.protocol import DeviceInfo
 from weft.ir.expr import Expr, Load, ScalarCall, walk
-from weft.ir.index import Var, ceildiv, coefficient, flatten, high
+from weft.ir.index import FloorDiv, Var, atoms, ceildiv, coefficient, flatten, high
 from weft.ir.kernel.algorithm import Axis, ItemValue
 from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.schedule import Kernel
@@ -29,7 +29,7 @@ from weft.ir.kernel.transforms.stage import Stage
 from weft.ir.loops import Scope
 from weft.ir.ops import EXPANDED
 from weft.lazy_dataclass import dataclass
-from weft.scheduler.optimize import parallel
+from weft.scheduler.optimize import parallel, prefetch
 from weft.scheduler.optimize.access import axes_of, lane_step, plain_load
 from weft.scheduler.optimize.contraction_form import (
     Contraction,
@@ -40,6 +40,12 @@ from weft.scheduler.optimize.extents import blocks_of, typical
 from weft.scheduler.optimize.levels import PRODUCT_CHAIN
 from weft.scheduler.optimize.rule import Choice, TileSize
 from weft.scheduler.optimize.steps import merge, split
+
+MAX_TOGETHER = 4
+"""Vectors of a block that are written out, at most."""
+
+UNPACKING_REGISTERS = 3
+"""Registers beside sums, scales and what is loaded, where numbers are unpacked: one, a mask and an offset."""
 
 MAX_ROWS, MAX_COLUMNS = 8, 12
 """The largest tiles tried, along the shorter and the longer axis of the results."""
@@ -99,7 +105,13 @@ def options(k: Kernel, c: Contraction, info: DeviceInfo) -> list[Dots] | Refusal
         ways = tuple(_ways(k, factor, lane.var, width, info.costs) for factor in c.factors)
         for axes, (first, second) in product(product(c.own(0), c.own(1)), product(*ways)):
             moved = first.moving * _elements(c, 0) + second.moving * _elements(c, 1)
-            tiles = _tiles(c, axes, lane, info, (first.work, second.work))
+            held = tuple(
+                [
+                    not way.packed and _in_a_block(f, lane.var, width) > 1
+                    for way, f in zip((first, second), c.factors, strict=True)
+                ]
+            )
+            tiles = _tiles(c, axes, lane, info, (first.work, second.work), held)
             costs = tuple((tile, cost + moved) for tile, cost in tiles)
             found.append(Dots(k, c, axes, lane, (first.packed, second.packed), costs))
     longest = max(high(a.extent) for a in c.value.reduce.axes)
@@ -159,19 +171,22 @@ def _tiles(
     lane: Axis,
     info: DeviceInfo,
     work: tuple[float, float],
+    held: tuple[bool, ...],
 ) -> list[tuple[TileSize, float]]:
     """Tiles that registers hold, and the cycles that each takes."""
     assert c.value.reduce is not None
     costs, load, width = info.costs, info.costs.vector_load_cycles, info.lanes(c.value.dtype)
     m, n = high(axes[0].extent), high(axes[1].extent)
-    others = prod(typical(a.extent) for a in c.value.axes if a not in axes)
+    around = prod(typical(a.extent) for a in c.value.axes if a not in axes)
     depth = prod(high(a.extent) for a in c.value.reduce.axes)
     steps = depth // high(lane.extent) * ceildiv(high(lane.extent), width)
     found: list[tuple[TileSize, float]] = []
     for r in range(1, min(m, MAX_ROWS if m < n else MAX_COLUMNS) + 1):
         for s in range(1, min(n, MAX_COLUMNS if m < n else MAX_ROWS) + 1):
-            if r * s + min(r, s) + 1 <= info.vector_registers:
-                tiles = others * blocks_of(axes[0].extent, r) * blocks_of(axes[1].extent, s)
+            shared = r * held[0] + s * held[1]
+            others = UNPACKING_REGISTERS if any(held) else 1
+            if r * s + shared + min(r, s) + others <= info.vector_registers:
+                tiles = around * blocks_of(axes[0].extent, r) * blocks_of(axes[1].extent, s)
                 step = max(r * s, costs.add_latency_cycles) + (load + work[0]) * r + (load + work[1]) * s
                 found.append((TileSize(r, s), tiles * (steps * step + costs.lane_sum_cycles * r * s)))
     return found
@@ -211,7 +226,9 @@ def apply(choice: InnerProducts, info: DeviceInfo) -> Kernel:
         k = parallel.spread(k, out, [task], info)
     k = _staged(k, dots)
     lanes = f"{value}_lanes"
-    k = run(k, SplitReduce(value, dots.lane.var.name, info.lanes(c.value.dtype), lanes, True))
+    width = info.lanes(c.value.dtype)
+    together = 1 if dots.packed[long] else _in_a_block(c.factors[long], dots.lane.var, width)
+    k = run(k, SplitReduce(value, dots.lane.var.name, width, lanes, True))
     for name in (value, lanes):
         k = run(k, ComputeAt(name, out, outer[1 - long], Scope.REGISTER))
     if dots.packed[long] and not _lies_across(k, dots, long):
@@ -220,7 +237,33 @@ def apply(choice: InnerProducts, info: DeviceInfo) -> Kernel:
         k = run(k, ComputeAt(f"packed{long}", out, around.var.name))
     for side in (0, 1):
         k = fill(k, f"packed{side}", info) if dots.packed[side] else k
-    return _unrolled(_unrolled(k, value), lanes)
+    k = _unrolled(_unrolled(k, value), lanes)
+    k = _in_blocks(k, lanes, together)
+    return k if dots.packed[long] else prefetch.ask_for_tile(k, lanes, outer[1 - long], info)
+
+
+def _in_blocks(k: Kernel, lanes: str, together: int) -> Kernel:
+    """So many steps of the sum written out: what they share is computed once."""
+    step = [s for s in k.nests[lanes].loops if s.reduce][-1]
+    if together == 1 or not isinstance(step.extent, int) or step.extent % together:
+        return k
+    k, _, inner = split(k, step.var.name, together, f"{step.var.name}_o", f"{step.var.name}_b")
+    return run(k, Unroll(inner))
+
+
+def _in_a_block(factor: Expr, lane: Var, width: int) -> int:
+    """Vectors along the lanes that share what the factor reads of a block, such as a scale; 1 where there is none."""
+    sizes = {
+        a.den
+        for load in walk([factor], into_indices=False)
+        if isinstance(load, Load)
+        for i in load.index
+        if not isinstance(i, int)
+        for a in atoms(i)
+        if isinstance(a, FloorDiv) and a.num == lane and isinstance(a.den, int)
+    }
+    least = min(sizes, default=width)
+    return least // width if least % width == 0 and least // width <= MAX_TOGETHER else 1
 
 
 def _staged(k: Kernel, dots: Dots) -> Kernel:

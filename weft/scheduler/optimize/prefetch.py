@@ -157,6 +157,20 @@ def ask_for_rows(k: Kernel, name: str, loop: str, info: DeviceInfo) -> Kernel:
     return k
 
 
+def ask_for_tile(k: Kernel, name: str, loop: str, info: DeviceInfo) -> Kernel:
+    """`k` with an item that reads rows of a large parameter side by side, within `loop`, asking for those that the next
+    tile of them will read: the hardware does not follow from tile to tile."""
+    around = k.enclosing(name)
+    outer = around[[s.var.name for s in around].index(loop) - 1]
+    asked: list[str] = []
+    for p in _large(k, info):
+        at = _run(k, k.algorithm.item(name), p)
+        step = 0 if at is None else (coefficient(at, outer.var) or 0) * p.dtype.itemsize
+        if not p.written and step >= MIN_AHEAD_BYTES and step * ROW_SHARE <= info.l2_bytes:
+            asked.append(p.name)
+    return attempt(k, PrefetchNext(name, outer.var.name, 1, tuple(asked))) if asked else k
+
+
 def ask_for_panel(k: Kernel, name: str, loop: str, param: str, nbytes: int, info: DeviceInfo) -> Kernel:
     """`k` with an item that uses a panel of `nbytes` bytes in each iteration of `loop`, tile by tile, asking for the
     next one meanwhile, where the parameter lies in memory and two fit into the cache."""
