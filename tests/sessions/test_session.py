@@ -78,6 +78,16 @@ def test_a_parameter_is_a_change_like_any_other() -> None:
     assert np.array_equal(y.numpy(), anew(model, x).numpy())
 
 
+def test_a_parameter_is_a_change_where_its_last_value_is_gone() -> None:
+    w, x = floats(4), floats(4)
+    s = session(lambda x: x * w)
+    s(x)
+    w[0] = 2.0
+    w.numpy()  # computed into the memory of the value that the session saw
+    w[1] = 3.0
+    assert s(x).tolist() == (x * w).tolist()
+
+
 def test_a_function_that_writes_to_its_argument_is_refused() -> None:
     def counts(x: weft.Tensor) -> weft.Tensor:
         x += 1

@@ -80,7 +80,8 @@ class Inputs:
                 return False
         if self._kept_edit is None or self.are_edited(self._kept_edit):
             for k, source in self._captured.items():
-                if objects[k].value.node.storage is not source():
+                storage = objects[k].value.node.storage
+                if storage is None or storage is not source():  # a last value may be gone, too
                     return False
         return bool(self.values or self._captured)
 
