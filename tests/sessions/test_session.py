@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import weft
-from weft.errors import ArgumentError
+from weft.errors import ArgumentError, DTypeError
 from weft.sessions.execution import Execution
 from weft.sessions.session import session
 
@@ -212,6 +214,51 @@ def test_what_changed_may_be_said_and_is_checked() -> None:
         s(array, changed={"z": [(7,)]})
     with pytest.raises(ArgumentError, match="slices of step 1"):
         s(array, changed={"x": [(64,)]})
+
+
+def test_a_change_said_for_a_tensor_that_is_given_twice_is_all_that_is_said_of_it() -> None:
+    s, x = session(lambda a, b: a * 2 + b), floats(4, 4)
+    s(x, x)
+    y = weft.tensor(x.numpy().copy())
+    s(y, y)
+    z = weft.tensor(np.where(np.arange(4)[:, None] < 2, np.float32(9), y.numpy()))
+    assert np.array_equal(s(z, z, changed={"a": [(0,)], "b": [(1,)]}).numpy(), (z * 3).numpy())
+
+
+@pytest.mark.parametrize("said", [5, ["x"], {"x": (0,)}, {"x": [slice(0, 1)]}, {"x": None}, {"x": [(1.0,)]}])
+def test_what_is_no_list_of_boxes_is_refused_by_the_form_that_it_should_have(said: Any) -> None:
+    s, x = session(mlp), floats(64, 16)
+    s(x)
+    with pytest.raises(DTypeError, match=r"session: changed="):
+        s(floats(64, 16), changed=said)
+
+
+def test_arrays_are_taken_in_any_order_of_bytes_and_within_lists_and_dicts() -> None:
+    s = session(lambda d: d["a"] * 2 + d["b"][0])
+    a = np.arange(3, dtype=">f4")
+    for k in range(3):
+        a[k] = 7
+        assert s({"a": a, "b": [np.ones(3, np.float32)]}).tolist() == (a * 2 + 1).tolist()
+    assert s.stats().everything == 1
+
+
+def test_arrays_that_no_tensor_holds_are_refused() -> None:
+    with pytest.raises(DTypeError, match="complex64"):
+        session(mlp)(np.ones((64, 16), np.complex64))
+
+
+def test_a_number_for_a_variable_may_be_named_and_may_not_be_left_out() -> None:
+    x = floats(4, 3)
+    s = session(lambda x, t=0: x[t] * 2, x, weft.Variable("t", 0, 3))
+    assert s(x, t=2).tolist() == s(x, 2).tolist() == (x[2] * 2).tolist()
+    with pytest.raises(ArgumentError, match="t needs a number"):
+        s(x)
+
+
+@pytest.mark.parametrize("memory", ["1g", 1.5, True])
+def test_a_limit_is_a_number_of_bytes(memory: Any) -> None:
+    with pytest.raises(DTypeError, match="number of bytes"):
+        session(mlp, memory=memory)
 
 
 def test_draws_stay() -> None:

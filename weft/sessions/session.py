@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from operator import index
+from operator import index, is_
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -24,7 +24,7 @@ from weft.errors import ArgumentError, DTypeError
 from weft.ir import dtypes
 from weft.ir.index import Var
 from weft.ir.regions.boxes import Interval
-from weft.ir.regions.region import Region
+from weft.ir.regions.region import NOTHING, Region
 from weft.sessions.check import Deviation, checked
 from weft.sessions.explain import SessionExplanation, Stats, explained, statistics
 from weft.sessions.form import Form
@@ -71,6 +71,7 @@ def session(
     if not callable(fn):
         raise DTypeError(f"session: expected a function, got {describe(fn)}")
     if memory is not None:
+        memory = _bytes(memory)
         if pool is not None:
             raise ArgumentError(
                 "session: takes memory= or pool=, not both: a pool has a limit for all its sessions"
@@ -84,6 +85,16 @@ def session(
     if plan is not None:
         made.load(plan)
     return made
+
+
+def _bytes(memory: Any) -> int:
+    """A number of bytes. DTypeError for what is no integer."""
+    try:
+        if not isinstance(memory, bool):
+            return index(memory)
+    except TypeError:
+        pass
+    raise DTypeError(f"session: memory= is a number of bytes, got {describe(memory)}")
 
 
 class Session:
@@ -100,14 +111,15 @@ class Session:
         self._turns = Turns() if pool is None else pool.turns
         self._example = example
         self._names = _parameters(fn)
+        self._shown = dict(zip(self._names, example, strict=False))
         if example:
-            self._form(_Call(example, {}, example))
+            self._form(_Call(example, {}, example, {}))
 
     def __call__(self, *args: Any, changed: Mapping[str, Sequence[Box]] | None = None, **kwargs: Any) -> Any:
         """The function's result. `changed` names arguments, and boxes that hold all that differs from the last run."""
         if tracing.current() is not None:
             raise ArgumentError("session: is called by a function that is traced; call it outside")
-        return self._turns.take(lambda: self._run(_Call(args, kwargs, self._example), changed))
+        return self._turns.take(lambda: self._run(_Call(args, kwargs, self._example, self._shown), changed))
 
     def _run(self, call: _Call, changed: Mapping[str, Sequence[Box]] | None) -> Any:
         form = self._form(call)
@@ -180,6 +192,10 @@ class Session:
     def _said(self, call: _Call, changed: Mapping[str, Sequence[Box]]) -> dict[int, Region]:
         """The regions that the caller says have changed, by number."""
         found: dict[int, Region] = {}
+        if not _is(changed, Mapping):
+            raise DTypeError(
+                f"session: changed= is a dict from names of arguments to lists of boxes, got {describe(changed)}"
+            )
         given = dict(zip(self._names, call.args, strict=False)) | call.kwargs
         for name, boxes in changed.items():
             t = given.get(name)
@@ -188,7 +204,8 @@ class Session:
                 raise ArgumentError(
                     f"session: changed= names {name!r}; the tensors are {known or 'not named'}"
                 )
-            found[next(k for k, x in enumerate(call.tensors) if x is t)] = _region(boxes, t.value.shape, name)
+            number = next(k for k, x in enumerate(call.tensors) if x is t)
+            found[number] = found.get(number, NOTHING) | _region(boxes, t.value.shape, name)
         return found
 
 
@@ -204,6 +221,11 @@ def _parameters(fn: Callable[..., Any]) -> list[str]:
 def _region(boxes: Sequence[Box], shape: Sequence[Any], name: str) -> Region:
     """Boxes as indices, of a tensor of this shape. ArgumentError for what is no box within it."""
     found: list[tuple[Interval, ...]] = []
+    if not _is(boxes, Sequence) or not all(_is(box, Sequence) for box in boxes):
+        raise DTypeError(
+            f"session: changed={{{name!r}: ...}} is a list of boxes, and a box a tuple with an integer or a slice for "
+            f"each of the first axes, as [(0, slice(2, 4))]; got {boxes!r}"
+        )
     for box in boxes:
         if len(box) > len(shape):
             raise ArgumentError(
@@ -211,8 +233,13 @@ def _region(boxes: Sequence[Box], shape: Sequence[Any], name: str) -> Region:
             )
         sides: list[Interval] = []
         for i, n in zip((*box, *[slice(None)] * (len(shape) - len(box))), shape, strict=True):
-            at = i if isinstance(i, slice) else slice(i, i + 1 or None)
-            lo, hi, step = at.indices(n)
+            try:
+                at = i if isinstance(i, slice) else slice(index(i), index(i) + 1 or None)
+                lo, hi, step = at.indices(n)
+            except TypeError:
+                raise DTypeError(
+                    f"session: changed={{{name!r}: ...}} has {i!r} in a box; it takes integers and slices of these"
+                ) from None
             if step != 1 or (not isinstance(i, slice) and not -n <= i < n):
                 raise ArgumentError(
                     f"session: changed={{{name!r}: ...}} has {i} for an axis of {n}; use slices of step 1"
@@ -222,18 +249,34 @@ def _region(boxes: Sequence[Box], shape: Sequence[Any], name: str) -> Region:
     return Region.of(found)
 
 
+def _is(x: object, kind: type) -> bool:
+    """True for an instance of a class, also where annotations say that it is one."""
+    return isinstance(x, kind)
+
+
 class _Call:
     """A call's arguments with arrays as tensors, which are copied where they are needed only, and their structure."""
 
     __slots__ = ("args", "arrays", "key", "kwargs", "numbers", "tensors", "variables")
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], example: tuple[Any, ...]) -> None:
+    def __init__(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        example: tuple[Any, ...],
+        names: Mapping[str, Any],
+    ) -> None:
         behind: dict[int, Array] = {}
         self.numbers: dict[Var, int] = {}
         self.variables = [v for v in example if isinstance(v, Var)]
         shown = (*example, *[None] * (len(args) - len(example)))
         self.args = tuple([self._given(a, x, behind) for a, x in zip(args, shown, strict=False)])
-        self.kwargs = {k: _tensor(a, behind) for k, a in kwargs.items()}
+        self.kwargs = {k: self._given(a, names.get(k), behind) for k, a in kwargs.items()}
+        if len(self.numbers) < len(self.variables) and args is not example:
+            left = ", ".join(v.name for v in self.variables if v not in self.numbers)
+            raise ArgumentError(
+                f"session: {left} needs a number in each call, as the example has a Variable there"
+            )
         self.tensors: list[Tensor] = []
         structure = flatten((self.args, self.kwargs), self.tensors, {})
         here = default_device()
@@ -264,13 +307,28 @@ def _in_bounds(x: Any, v: Var) -> int:
 
 
 def _tensor(x: Any, behind: dict[int, Array]) -> Any:
-    """A tensor for an array, which is noted; anything else as it is."""
+    """A tensor for an array, which is noted, also in lists, tuples and dicts; anything else as it is."""
     if not isinstance(x, np.ndarray):
-        return x
+        return _tensors(x, behind)
     given = cast("Array", x)
-    array: Array = np.ascontiguousarray(given).reshape(given.shape)
-    dtype = dtypes.from_numpy(array.dtype)
+    try:
+        dtype = dtypes.from_numpy(given.dtype)
+    except KeyError:
+        raise DTypeError(f"session: no tensor holds the elements of an array of {given.dtype}") from None
+    array: Array = np.ascontiguousarray(given, given.dtype.newbyteorder("=")).reshape(given.shape)
     leaf = run.deferred(array.shape, dtype, default_device(), lambda: array.reshape(-1).view(np.uint8).data)
     t = wrap_untracked(Value(leaf))
     behind[id(t)] = array
     return t
+
+
+def _tensors(tree: Any, behind: dict[int, Array]) -> Any:
+    """A list, tuple or dict with tensors for the arrays in it: itself where there are none."""
+    kind = tree.__class__
+    if kind not in (tuple, list, dict):
+        return tree
+    given = tree.values() if kind is dict else tree
+    made = [_tensor(x, behind) for x in given]
+    if all(map(is_, made, given)):
+        return tree
+    return kind(zip(tree, made, strict=True) if kind is dict else made)
