@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,15 @@ def test_a_parameter_is_a_change_like_any_other() -> None:
     y = s(x)
     assert str(y.changed) == "[0:8, 1:2] at most"
     assert np.array_equal(y.numpy(), anew(model, x).numpy())
+
+
+def test_an_argument_that_the_function_has_from_elsewhere_too_is_two_inputs() -> None:
+    w, x = floats(4, 4), floats(4, 4)
+    s = session(lambda x: x @ w)
+    for y in (w, x, w):
+        assert s(y).tolist() == anew(lambda x: x @ w, weft.tensor(y.numpy())).tolist()
+    w[1] = 2.0
+    assert s(w).tolist() == anew(lambda x: x @ w, weft.tensor(w.numpy())).tolist()
 
 
 def test_a_parameter_is_a_change_where_its_last_value_is_gone() -> None:
@@ -259,6 +269,17 @@ def test_a_number_for_a_variable_may_be_named_and_may_not_be_left_out() -> None:
 def test_a_limit_is_a_number_of_bytes(memory: Any) -> None:
     with pytest.raises(DTypeError, match="number of bytes"):
         session(mlp, memory=memory)
+
+
+def test_tensors_in_files_are_refused_by_what_to_do(tmp_path: Path) -> None:
+    weft.save({"x": floats(4, 3)}, tmp_path / "x.safetensors")
+    x = weft.load(tmp_path / "x.safetensors", device="disk")["x"]
+    s, y = session(lambda y: y * 2), floats(4, 3)
+    s(y)
+    for run in (lambda: s(x), lambda: session(lambda y: y * x)(y)):
+        with pytest.raises(ArgumentError, match="is in a file"):
+            run()
+    assert s(x.to("cpu:0")).tolist() == (x.to("cpu:0") * 2).tolist()
 
 
 def test_draws_stay() -> None:

@@ -324,11 +324,15 @@ def _tensor(x: Any, behind: dict[int, Array]) -> Any:
 
 def _tensors(tree: Any, behind: dict[int, Array]) -> Any:
     """A list, tuple or dict with tensors for the arrays in it: itself where there are none."""
-    kind = tree.__class__
-    if kind not in (tuple, list, dict):
+    make: Callable[[Any], Any] = tree.__class__
+    if make not in _CONTAINERS:
         return tree
-    given = tree.values() if kind is dict else tree
-    made = [_tensor(x, behind) for x in given]
+    is_named = hasattr(tree, "values")
+    given: Any = tree.values() if is_named else tree
+    made: Any = [_tensor(x, behind) for x in given]
     if all(map(is_, made, given)):
         return tree
-    return kind(zip(tree, made, strict=True) if kind is dict else made)
+    return make(zip(tree, made, strict=True) if is_named else made)
+
+
+_CONTAINERS: frozenset[Any] = frozenset((tuple, list, dict))
