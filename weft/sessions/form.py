@@ -128,11 +128,10 @@ class Form:
     ) -> Any:
         """The results, from the last values of what is kept."""
         now, changed = self.inputs.look(objects, arrays, said)
-        with self._mode():
-            steps = None
-            if values is not None:
-                steps = placed(changed, self.template.leaves, numbers, moved)
-            values, reach = self._computed_from(values, steps, now, numbers)
+        steps = None
+        if values is not None:
+            steps = placed(changed, self.template.leaves, numbers, moved)
+        values, reach = self._computed_from(values, steps, now, numbers)
         self.inputs.keep(now)
         self.values, self._numbers = values, dict(numbers)
         if steps is None or steps:
@@ -205,7 +204,7 @@ class Form:
             self._execution.run(step.run, inputs, values, (*at, *step.graph.starts.made(env)))
             self._stale, self._lost = stale, step.lost
             self.counts.steps += 1
-            self.keeper.log.record(name_of(change.bucket))
+            self.keeper.log.record(step.name)
             for n in self._results:
                 found[n] = found.get(n, NOTHING) | step.graph.reached.at(n, env)
         self.counts.same += not changes
@@ -260,7 +259,9 @@ class Form:
                 if after is None:
                     return None
                 leaves = Leaves(made.parts, variables, made.starts)
-                return Step(made, leaves, keeper.within(run).with_memories_kept(), gone - lost, after)
+                return Step(
+                    name_of(bucket), made, leaves, keeper.within(run).with_memories_kept(), gone - lost, after
+                )
             if gone == keeper.places.keys():
                 return None
             gone = gone | (keeper.places.keys() if reached is None else reached)
@@ -322,16 +323,15 @@ class Form:
         found: list[int] = []
         values: dict[Node, Storage] | None = None
         try:
-            with self._mode():
-                inputs = self.inputs.last_values()
-                for run in past:
-                    plans = len(self.steps)
+            inputs = self.inputs.last_values()
+            for run in past:
+                plans = len(self.steps)
+                values, ns = self._run_timed(values, run, inputs)
+                if len(self.steps) != plans:  # what was planned meanwhile takes no time later
                     values, ns = self._run_timed(values, run, inputs)
-                    if len(self.steps) != plans:  # what was planned meanwhile takes no time later
-                        values, ns = self._run_timed(values, run, inputs)
-                    found.append(ns)
-                    if time.monotonic() > end:
-                        break
+                found.append(ns)
+                if time.monotonic() > end:
+                    break
         except (EditedError, MemoryPlanError):
             pass
         finally:
@@ -478,9 +478,10 @@ class Form:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """The graph and the plan for a class of changes in a validity class, what it `invalidates`, and what is lost
-    afterwards."""
+    """The graph and the plan for a class of changes, by its name, in a validity class; what it `invalidates`, and what
+    is lost afterwards."""
 
+    name: str
     graph: StepGraph
     leaves: Leaves
     run: Run
