@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,24 @@ def test_another_shape_is_another_plan() -> None:
     for given in (x, longer, x):
         assert np.array_equal(s(given).numpy(), anew(mlp, given).numpy())
     assert s.stats().everything == 2
+
+
+def test_an_input_that_grows_is_said_to_be_computed_from_nothing() -> None:
+    s = session(mlp)
+    for n in range(1, 8):
+        s(floats(n, 16))
+    with pytest.warns(UserWarning, match="x had 7 elements along axis 0, now 8.*Variable") as said:
+        s(floats(8, 16))
+    assert [w.filename for w in said] == [__file__]
+    with warnings.catch_warnings(action="error"):
+        s(floats(9, 16))
+
+
+def test_python_values_that_change_are_said_to_be_recorded() -> None:
+    s, x = session(lambda x, k: x * k), floats(4)
+    with pytest.warns(UserWarning, match="Python values"):
+        for k in range(9):
+            s(x, k)
 
 
 def test_several_inputs_and_python_numbers_change() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from operator import index, is_
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -60,8 +61,8 @@ def session(
     done at once). What kernels store on the way is kept; so are the last values of arguments. Tensors that the function
     uses without being given them are read at every run, and a change of them is a change like any other. Results are
     the caller's, and require no grad; `y.changed` is the region of a result that may differ from the last run. Where a
-    module that it calls has another parameter, child, hook or attribute than then, it is recorded again; what its names
-    stand for otherwise is what they stood for.
+    module that it reads has another parameter, child, hook or attribute than then, or a name in its code stands for
+    something else (as for `weft.compile`), it is recorded again.
 
     With `exact` every run gives the bits that a session which starts anew gives: it computes as in
     `weft.numerics("same")`. Random numbers are drawn once, and stay. ArgumentError for a function that reads values of
@@ -110,6 +111,7 @@ class Session:
         self._forms: OrderedDict[Key, Form] = OrderedDict()
         self._turns = Turns() if pool is None else pool.turns
         self._example = example
+        self._warned = False
         self._names = _parameters(fn)
         self._shown = dict(zip(self._names, example, strict=False))
         if example:
@@ -183,11 +185,33 @@ class Session:
             with self._mode():
                 template = recorded(self.fn, call.args, call.kwargs, call.tensors, call.variables)
             form = Form(template, self._mode, self.pool)
+            self._watch_growth(call)
             self._forms[call.key] = form
             while len(self._forms) > FORMS_KEPT:
                 self._forms.popitem(last=False)
         self._forms.move_to_end(call.key)
         return form
+
+    def _watch_growth(self, call: _Call) -> None:
+        """Warn once where arguments have other shapes, or Python values, in each call."""
+        if len(self._forms) + 1 < FORMS_KEPT or call.key in self._forms or self._warned:
+            return
+        self._warned = True
+        change = _other_size(next(reversed(self._forms)), call.key)
+        if change is None:
+            what = "Python values that change from call to call are recorded each time: pass them as tensors"
+        else:
+            names = (n for n, x in self._given(call) if x is call.tensors[change.tensor])
+            what = (
+                f"{next(names, 'an argument')} had {change.before} elements along axis {change.axis}, "
+                f"now {change.now}, and each shape is computed from nothing: take a buffer of full length, write to it, "
+                "and give a weft.Variable for how far it is filled"
+            )
+        warnings.warn(f"weft.session: recorded {FORMS_KEPT} times; {what}", stacklevel=7)
+
+    def _given(self, call: _Call) -> list[tuple[str, Any]]:
+        """The arguments of a call by name, as far as they have names."""
+        return [*zip(self._names, call.args, strict=False), *call.kwargs.items()]
 
     def _said(self, call: _Call, changed: Mapping[str, Sequence[Box]]) -> dict[int, Region]:
         """The regions that the caller says have changed, by number."""
@@ -196,7 +220,7 @@ class Session:
             raise DTypeError(
                 f"session: changed= is a dict from names of arguments to lists of boxes, got {describe(changed)}"
             )
-        given = dict(zip(self._names, call.args, strict=False)) | call.kwargs
+        given = dict(self._given(call))
         for name, boxes in changed.items():
             t = given.get(name)
             if not isinstance(t, Handle):
@@ -216,6 +240,24 @@ def _parameters(fn: Callable[..., Any]) -> list[str]:
     except (TypeError, ValueError):
         return []
     return [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+class _OtherSize(NamedTuple):
+    """A tensor, by number, that has another number of elements along an axis."""
+
+    tensor: int
+    axis: int
+    before: int
+    now: int
+
+
+def _other_size(before: Any, now: Any) -> _OtherSize | None:
+    """The first size in which the keys of two calls differ; None where they differ in something else."""
+    for k, (old, new) in enumerate(zip(before[1], now[1], strict=False)):
+        for axis, (a, b) in enumerate(zip(old[0], new[0], strict=False)):
+            if a != b:
+                return _OtherSize(k, axis, a, b)
+    return None
 
 
 def _region(boxes: Sequence[Box], shape: Sequence[Any], name: str) -> Region:
