@@ -264,7 +264,7 @@ class Form:
                 )
             if gone == keeper.places.keys():
                 return None
-            gone = gone | (keeper.places.keys() if reached is None else reached)
+            gone = gone | (frozenset(keeper.places) if reached is None else reached)
 
     def _class(self, lost: Lost) -> Lost | None:
         """The validity class in which these are lost; None where there would be too many."""
@@ -286,7 +286,7 @@ class Form:
                 return keeper.within(run), gone
             if gone == keeper.places.keys():
                 raise MemoryPlanError("session: what computes everything takes more than there is")
-            gone = gone | (keeper.places.keys() if reached is None else reached)
+            gone = gone | (frozenset(keeper.places) if reached is None else reached)
 
     # what is kept ---------------------------------------------------------------------------------------------------
 
@@ -298,11 +298,19 @@ class Form:
             self.keep(Choice(self.keeper.stored))
             return
         tried = chosen and self.is_planned and self.keeper.pool is not None
-        before = (self._choice, self.keeper.answer) if tried else None
-        with self._mode():
-            reaches = self._reaches(buckets)
-            half = seconds / 2  # the rest is for the trial
-            self.keep(self.keeper.solved(reaches, half, lambda choice: self._measured(choice, buckets)))
+        last = (self._choice, self.keeper.answer) if self.is_planned else None
+        before = last if tried else None
+        half = seconds / 2  # the rest is for the trial
+        try:
+            with self._mode():
+                reaches = self._reaches(buckets)
+                self.keep(self.keeper.solved(reaches, half, lambda choice: self._measured(choice, buckets)))
+        except BaseException as error:
+            self._whole = None  # of what was tried last
+            if last is not None and isinstance(error, MemoryPlanError):
+                self.keep(last[0])
+                self.keeper.answer = last[1]
+            raise
         now, answer = self._choice, self.keeper.answer
         if before is None or (before[0].nodes, before[0].arena) == (now.nodes, now.arena):
             return
@@ -351,6 +359,7 @@ class Form:
         """Keep these nodes from here on, with a plan for everything; the next run is one. MemoryPlanError where nodes
         and scratch share an arena that this plan has no room in."""
         self.release()
+        self._whole = None  # until all is done
         self.keeper.keep(choice)
         self._choice, self.steps, self._known_lost = choice, {}, {ALL_THERE: ALL_THERE}
         self._execution.clear()
@@ -416,12 +425,10 @@ class Form:
         self.keeper.planned = self.memory()
         if self.keeper.fits:
             return True
-        before = self._choice
         try:
             self.choose()
         except MemoryPlanError:
             self._too_large.update(new)
-            self.keep(before)
         return False
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -204,8 +204,8 @@ class Session:
             names = (n for n, x in self._given(call) if x is call.tensors[change.tensor])
             what = (
                 f"{next(names, 'an argument')} had {change.before} elements along axis {change.axis}, "
-                f"now {change.now}, and each shape is computed from nothing: take a buffer of full length, write to it, "
-                "and give a weft.Variable for how far it is filled"
+                f"now {change.now}, and each shape is computed from nothing: take a buffer of full length, write to "
+                "it, and give a weft.Variable for how far it is filled"
             )
         warnings.warn(f"weft.session: recorded {FORMS_KEPT} times; {what}", stacklevel=7)
 
