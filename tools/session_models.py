@@ -28,9 +28,11 @@ Layer: TypeAlias = Callable[[Values], Any]
 
 ROWS = (1, 2, 3, 4, 6, 8, 9, 13, 16, 17, 24)
 WIDTHS = (1, 2, 3, 4, 6, 8, 16)
+LONG_ROWS, LONG_WIDTHS = (65, 100, 130, 300), (33, 64, 100)
+"""Sizes whose sums are added in several levels, and products in tiles, of one model in eight."""
 KINDS = ("floats", "ids", "ids", "mask", "scalar", "row", "image", "image", "half", "ints", "count")
 """Kinds of arguments besides the first, which is of floats."""
-MAX_ELEMENTS = 8192
+MAX_ELEMENTS, MAX_LONG_ELEMENTS = 1 << 13, 1 << 17
 TOKENS = 7
 
 
@@ -106,11 +108,13 @@ class Model:
 
 def random_model(random: Random, device: str) -> Model:
     """A model of up to seven layers."""
-    rows = random.sample(ROWS, 2)
+    is_long = random.random() < 0.125
+    rows = random.sample(LONG_ROWS if is_long else ROWS, 2)
+    width = random.choice(LONG_WIDTHS if is_long else WIDTHS)
     kinds = ["floats", *random.sample(KINDS, random.randint(0, 3))]
     variable = weft.Variable("t", 0, min(rows) - 1) if random.random() < 0.5 else None
     rng = np.random.default_rng(random.getrandbits(32))
-    m = Model(random, device, rows, random.choice(WIDTHS), kinds, variable, rng)
+    m = Model(random, device, rows, width, kinds, variable, rng)
     examples: list[Values] = [list[Any](m.tensors(m.arrays(n))) for n in rows]
     with weft.no_grad():
         for _ in range(random.randint(1, 7)):
@@ -132,7 +136,8 @@ def _fitting(m: Model, name: str, random: Random, examples: list[Values]) -> Lay
         found = [layer(e) for e in examples]
     except (_NoneSuitsError, WeftError):
         found = []
-    if not found or any(math.prod(y.shape) > MAX_ELEMENTS for y in found):
+    most = MAX_ELEMENTS if max(m.rows) <= max(ROWS) else MAX_LONG_ELEMENTS
+    if not found or any(math.prod(y.shape) > most for y in found):
         del m.weights[before:]
         return None
     for e, y in zip(examples, found, strict=True):
@@ -378,7 +383,7 @@ def _cast(m: Model, r: Random, v: Values) -> Layer:
 @_layer
 def _positions(m: Model, r: Random, v: Values) -> Layer:
     k = _pick(r, v, _floats(1))
-    table = m.weight(max(ROWS), 1)
+    table = m.weight(max(m.rows) * 4, 1)
 
     def rotary(x: Any) -> Any:
         h = x.shape[-1] // 2
