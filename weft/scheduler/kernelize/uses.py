@@ -6,8 +6,9 @@
 
 The first is so whatever the numbers are; the others to the bit for finite numbers: -inf plus x is -inf, and 0 times x
 is 0 or -0, of which a sum, beginning with 0, shows neither. This is why a product's operand is left out only where
-nothing but sums reads the product, and none of one element, which is that element. An infinity or NaN in an operand that is left out would have made a NaN of what is
-masked: `assumed` has these operands, for those who look at their values.
+nothing but sums reads the product, and none of one element, which is that element. An infinity or NaN in an operand
+that is left out would have made a NaN of what is masked: `assumed` has these operands, for those who look at their
+values.
 """
 
 from __future__ import annotations
