@@ -2,11 +2,14 @@
 
     python tools/session_campaigns.py edits --sequences 10000                    # on cpu:0
     python tools/session_campaigns.py edits --sequences 1000 --device dummy:0    # every access is checked
+    python tools/session_campaigns.py models --sequences 10000                   # layers as users write them
     python tools/session_campaigns.py limits --pairs 10000                       # on a device that counts bytes
     python tools/session_campaigns.py files                                      # every byte of a plan file
 
 `edits`: programs of random ops, and nets of attention and wide maps of which one row is asked for, are run through
 sequences of edits: none, one element, boxes, several inputs, all, fresh arrays, equal arrays, results that are held.
+`models`: functions of layers (`session_models.py`) with captured weights, in two sizes, with and without a limit, with
+edits of all kinds (`session_sequences.py`).
 `limits`: each program is run in limits between the least that a refusal names and what it takes without one; the peak
 of allocations has to be what was planned, and less than the least has to be refused. `files`: each byte is changed to
 several others; the file has to be refused, or harmless. The exit status is 1 where any bit differs, any limit is
@@ -24,6 +27,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -32,6 +36,8 @@ from typing import Any, cast
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from session_models import Model, random_model
+from session_sequences import DRAWS, Sequence
 
 import weft
 from weft.autograd.value import Value
@@ -307,11 +313,11 @@ def within(e: Edited, random: Random, limit: int, is_refused: bool, what: str) -
     e.c.done["exact peaks" if peak == planned else "peaks below"] += 1
 
 
-def walk(c: Campaign, given: argparse.Namespace, each: Each, unit: str, count: int) -> None:
+def walk(c: Campaign, given: argparse.Namespace, each: Each, unit: str, most: int) -> None:
     """Programs until so many units are done."""
     strategy = programs(given.steps, (float32, int32))
     turn, shown = given.seed, 0.0
-    while c.done[unit] < count:
+    while c.done[unit] < most:
 
         @seed(turn)
         @settings(
@@ -320,7 +326,7 @@ def walk(c: Campaign, given: argparse.Namespace, each: Each, unit: str, count: i
         )  # fmt: skip
         @given_programs(strategy)
         def some(p: GraphProgram, random: Random) -> None:
-            if c.done[unit] < count:
+            if c.done[unit] < most:
                 guarded(c, p, lambda: each(c, given, None if random.random() < given.nets else p, random))
 
         some()
@@ -372,10 +378,40 @@ def loaded(c: Campaign, f: Function, x: weft.Tensor, t: Any, path: Path, wanted:
         c.report("bits", path)
 
 
+def models(c: Campaign, given: argparse.Namespace) -> None:
+    """Sequences of edits of models, each by its number alone."""
+    shown = 0.0
+    for turn in count(given.seed):
+        if c.done["sequences"] >= given.sequences:
+            return
+        weft.manual_seed(DRAWS)
+        m = random_model(Random(turn), given.device)
+        c.done["models"] += 1
+        for k in range(4):
+            random = Random(1000 * turn + k)
+            c.done["sequences"] += 1
+            guarded(c, f"model {turn} {m}, sequence {k}", lambda random=random, m=m: sequence(c, random, m))
+        if time.monotonic() - shown > 60:
+            shown = time.monotonic()
+            print(c, flush=True)
+
+
+def sequence(c: Campaign, random: Random, m: Model) -> None:
+    """A sequence of edits of a model, one time in three in a limit around what it takes without."""
+    memory = None
+    if random.random() < 0.35:
+        roomy = Sequence(random, m, ROOMY)
+        roomy.run(1)
+        memory = max(1, int(roomy.session.stats().planned_bytes * random.uniform(0.4, 1.6)))
+    edits = random.randint(2, 9)
+    c.done["runs"] += edits
+    Sequence(random, m, memory).run(edits)
+
+
 def main() -> int:
     """Run a campaign as the command line says; the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=("edits", "limits", "files"))
+    parser.add_argument("what", choices=("edits", "models", "limits", "files"))
     parser.add_argument("--sequences", type=int, default=1000)
     parser.add_argument("--pairs", type=int, default=1000)
     parser.add_argument("--device", default="cpu:0")
@@ -391,6 +427,8 @@ def main() -> int:
         with weft.device(given.device):
             if given.what == "files":
                 files(c)
+            elif given.what == "models":
+                models(c, given)
             elif given.what == "edits":
                 walk(c, given, edits_of, "sequences", given.sequences)
             else:

@@ -39,6 +39,12 @@ def test_reductions_of_constants_agree_with_numpy(op: Op, dtype: DType) -> None:
             assert op is Op.PROD, "all others are folded"
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_sums_of_negative_zeros_have_the_sign_of_those_that_are_computed(count: int) -> None:
+    computed = weft.tensor(np.full((2, count), -0.0, np.float32)).sum(1).tolist()
+    assert str(weft.full((2, count), -0.0).sum(1).tolist()) == str(computed)
+
+
 def test_only_what_is_constant_is_folded() -> None:
     x = buffer((3, 4), dtypes.float32, "cpu:0", None)
     assert apply(Op.SUM, (x,), Axes((1,)), (3, 1)).op is Op.SUM

@@ -372,6 +372,45 @@ def test_a_new_arena_that_nothing_fits_in_is_refused() -> None:
         form.keep(Choice(form.template.results, 64, {}))
 
 
+def test_a_choice_that_is_refused_leaves_what_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    f, x, t = tokens("cpu:0", 1, 0)
+    s = session(f, x, t, memory=1 << 24)
+    form = form_of(s)
+
+    def refused(reaches: object, seconds: float, measure: Callable[[Choice], int]) -> Choice:
+        measure(Choice(form.template.results))
+        raise MemoryPlanError("what was tried last does not do")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(form.keeper, "solved", refused)
+        with pytest.raises(MemoryPlanError):
+            s(x, 0)
+        assert not form.is_planned
+    s(x, 0)
+    kept = form.keeper.kept
+    monkeypatch.setattr(form.keeper, "solved", refused)
+    with pytest.raises(MemoryPlanError):
+        s.optimize(0)
+    assert form.keeper.kept == kept != form.template.results
+    for n in (0, 1, 2):
+        x[n] = 0.5
+        assert np.array_equal(s(x, n).numpy(), session(f, x, t)(x, n).numpy())
+
+
+def test_a_run_that_has_room_once_nothing_is_kept_loses_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    f, x, t = tokens("cpu:0", 1, 0)
+    s = session(f, x, t, memory=1 << 24)
+    s(x, 0)
+    form = form_of(s)
+    rooms = iter([None, frozenset[Any]()])
+    reached = form.keeper.reached
+    monkeypatch.setattr(form.keeper, "reached", lambda run: next(rooms, reached))
+    in_an_arena(form, 1 << 16, list)
+    monkeypatch.setattr(form.keeper, "reached", reached)
+    assert np.array_equal(s(x, 1).numpy(), session(f, x, t)(x, 1).numpy())
+    assert form._lost == frozenset(form.keeper.places)
+
+
 def test_the_most_that_fits_is_found() -> None:
     device: Any = open_device("cpu:0")
     for limit in (0, 63, 64, 1_000, 14_227, 100_000, (1 << 20) + 5):

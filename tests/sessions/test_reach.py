@@ -160,3 +160,15 @@ def test_steps_keep_to_their_memory_on_a_device_that_checks_every_access() -> No
         assert rows(part).changed.enclosing[2] == bx.Interval(
             5, 8
         )  # the mask is seen through copies of constants
+
+
+def test_a_masked_zero_keeps_its_sign_in_a_product_over_one_row() -> None:
+    def outer(x: weft.Tensor) -> weft.Tensor:
+        y = x.tril()
+        return y.transpose(0, 1) @ y
+
+    x = weft.tensor([[1.0, 2.0]])
+    s = session(outer)
+    s(x)
+    x[0, 0] = -1.0
+    assert str(s(x).tolist()) == str(session(outer)(x).tolist())

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
 import weft
-from weft.errors import ArgumentError
+from weft.errors import ArgumentError, DTypeError
 from weft.sessions.execution import Execution
 from weft.sessions.session import session
 
@@ -76,6 +80,25 @@ def test_a_parameter_is_a_change_like_any_other() -> None:
     y = s(x)
     assert str(y.changed) == "[0:8, 1:2] at most"
     assert np.array_equal(y.numpy(), anew(model, x).numpy())
+
+
+def test_an_argument_that_the_function_has_from_elsewhere_too_is_two_inputs() -> None:
+    w, x = floats(4, 4), floats(4, 4)
+    s = session(lambda x: x @ w)
+    for y in (w, x, w):
+        assert s(y).tolist() == anew(lambda x: x @ w, weft.tensor(y.numpy())).tolist()
+    w[1] = 2.0
+    assert s(w).tolist() == anew(lambda x: x @ w, weft.tensor(w.numpy())).tolist()
+
+
+def test_a_parameter_is_a_change_where_its_last_value_is_gone() -> None:
+    w, x = floats(4), floats(4)
+    s = session(lambda x: x * w)
+    s(x)
+    w[0] = 2.0
+    w.numpy()  # computed into the memory of the value that the session saw
+    w[1] = 3.0
+    assert s(x).tolist() == (x * w).tolist()
 
 
 def test_a_function_that_writes_to_its_argument_is_refused() -> None:
@@ -165,6 +188,24 @@ def test_another_shape_is_another_plan() -> None:
     assert s.stats().everything == 2
 
 
+def test_an_input_that_grows_is_said_to_be_computed_from_nothing() -> None:
+    s = session(mlp)
+    for n in range(1, 8):
+        s(floats(n, 16))
+    with pytest.warns(UserWarning, match="x had 7 elements along axis 0, now 8.*Variable") as said:
+        s(floats(8, 16))
+    assert [w.filename for w in said] == [__file__]
+    with warnings.catch_warnings(action="error"):
+        s(floats(9, 16))
+
+
+def test_python_values_that_change_are_said_to_be_recorded() -> None:
+    s, x = session(lambda x, k: x * k), floats(4)
+    with pytest.warns(UserWarning, match="Python values"):
+        for k in range(9):
+            s(x, k)
+
+
 def test_several_inputs_and_python_numbers_change() -> None:
     def f(x: weft.Tensor, y: weft.Tensor, scale: float) -> weft.Tensor:
         return (x @ W1 * scale).tanh() + y
@@ -202,6 +243,62 @@ def test_what_changed_may_be_said_and_is_checked() -> None:
         s(array, changed={"z": [(7,)]})
     with pytest.raises(ArgumentError, match="slices of step 1"):
         s(array, changed={"x": [(64,)]})
+
+
+def test_a_change_said_for_a_tensor_that_is_given_twice_is_all_that_is_said_of_it() -> None:
+    s, x = session(lambda a, b: a * 2 + b), floats(4, 4)
+    s(x, x)
+    y = weft.tensor(x.numpy().copy())
+    s(y, y)
+    z = weft.tensor(np.where(np.arange(4)[:, None] < 2, np.float32(9), y.numpy()))
+    assert np.array_equal(s(z, z, changed={"a": [(0,)], "b": [(1,)]}).numpy(), (z * 3).numpy())
+
+
+@pytest.mark.parametrize("said", [5, ["x"], {"x": (0,)}, {"x": [slice(0, 1)]}, {"x": None}, {"x": [(1.0,)]}])
+def test_what_is_no_list_of_boxes_is_refused_by_the_form_that_it_should_have(said: Any) -> None:
+    s, x = session(mlp), floats(64, 16)
+    s(x)
+    with pytest.raises(DTypeError, match=r"session: changed="):
+        s(floats(64, 16), changed=said)
+
+
+def test_arrays_are_taken_in_any_order_of_bytes_and_within_lists_and_dicts() -> None:
+    s = session(lambda d: d["a"] * 2 + d["b"][0])
+    a = np.arange(3, dtype=">f4")
+    for k in range(3):
+        a[k] = 7
+        assert s({"a": a, "b": [np.ones(3, np.float32)]}).tolist() == (a * 2 + 1).tolist()
+    assert s.stats().everything == 1
+
+
+def test_arrays_that_no_tensor_holds_are_refused() -> None:
+    with pytest.raises(DTypeError, match="complex64"):
+        session(mlp)(np.ones((64, 16), np.complex64))
+
+
+def test_a_number_for_a_variable_may_be_named_and_may_not_be_left_out() -> None:
+    x = floats(4, 3)
+    s = session(lambda x, t=0: x[t] * 2, x, weft.Variable("t", 0, 3))
+    assert s(x, t=2).tolist() == s(x, 2).tolist() == (x[2] * 2).tolist()
+    with pytest.raises(ArgumentError, match="t needs a number"):
+        s(x)
+
+
+@pytest.mark.parametrize("memory", ["1g", 1.5, True])
+def test_a_limit_is_a_number_of_bytes(memory: Any) -> None:
+    with pytest.raises(DTypeError, match="number of bytes"):
+        session(mlp, memory=memory)
+
+
+def test_tensors_in_files_are_refused_by_what_to_do(tmp_path: Path) -> None:
+    weft.save({"x": floats(4, 3)}, tmp_path / "x.safetensors")
+    x = weft.load(tmp_path / "x.safetensors", device="disk")["x"]
+    s, y = session(lambda y: y * 2), floats(4, 3)
+    s(y)
+    for run in (lambda: s(x), lambda: session(lambda y: y * x)(y)):
+        with pytest.raises(ArgumentError, match="is in a file"):
+            run()
+    assert s(x.to("cpu:0")).tolist() == (x.to("cpu:0") * 2).tolist()
 
 
 def test_draws_stay() -> None:

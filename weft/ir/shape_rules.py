@@ -378,7 +378,8 @@ def _reduce_constant(op: Op, x: Node, attrs: Attrs, shape: Shape, dtype: DType) 
         case Op.PROD if value in (0, 1):
             return const(value, dtype, shape)
         case Op.SUM if dtype.is_float:
-            return const(rounded(dtype, float(value) * count), dtype, shape)
+            first = 0.0 if count > 1 else -0.0  # as kernels do: a sum of several begins with 0
+            return const(rounded(dtype, float(value) * count + first), dtype, shape)
         case Op.SUM if dtype.is_int:
             return const(rounded(dtype, int(value) * count), dtype, shape)
         case _:

@@ -229,8 +229,7 @@ class Plan:
 
     def start_again(self, changed: Sequence[tuple[int, Memory]], values: Sequence[int] = ()) -> None:
         """As `start`, on the memories of the last run but for those `changed`, by their numbers."""
-        executable = self.executable
-        assert isinstance(executable, Repeater)
+        executable = cast("Repeater", self.executable)  # to ask a protocol takes as long as some kernels
         try:
             executable.run_again(changed, (*values, *self.constants) if self.constants else values)
         except MemoryError as error:

@@ -128,11 +128,10 @@ class Form:
     ) -> Any:
         """The results, from the last values of what is kept."""
         now, changed = self.inputs.look(objects, arrays, said)
-        with self._mode():
-            steps = None
-            if values is not None:
-                steps = placed(changed, self.template.leaves, numbers, moved)
-            values, reach = self._computed_from(values, steps, now, numbers)
+        steps = None
+        if values is not None:
+            steps = placed(changed, self.template.leaves, numbers, moved)
+        values, reach = self._computed_from(values, steps, now, numbers)
         self.inputs.keep(now)
         self.values, self._numbers = values, dict(numbers)
         if steps is None or steps:
@@ -205,7 +204,7 @@ class Form:
             self._execution.run(step.run, inputs, values, (*at, *step.graph.starts.made(env)))
             self._stale, self._lost = stale, step.lost
             self.counts.steps += 1
-            self.keeper.log.record(name_of(change.bucket))
+            self.keeper.log.record(step.name)
             for n in self._results:
                 found[n] = found.get(n, NOTHING) | step.graph.reached.at(n, env)
         self.counts.same += not changes
@@ -260,10 +259,12 @@ class Form:
                 if after is None:
                     return None
                 leaves = Leaves(made.parts, variables, made.starts)
-                return Step(made, leaves, keeper.within(run).with_memories_kept(), gone - lost, after)
+                return Step(
+                    name_of(bucket), made, leaves, keeper.within(run).with_memories_kept(), gone - lost, after
+                )
             if gone == keeper.places.keys():
                 return None
-            gone = gone | (keeper.places.keys() if reached is None else reached)
+            gone = gone | (frozenset(keeper.places) if reached is None else reached)
 
     def _class(self, lost: Lost) -> Lost | None:
         """The validity class in which these are lost; None where there would be too many."""
@@ -285,7 +286,7 @@ class Form:
                 return keeper.within(run), gone
             if gone == keeper.places.keys():
                 raise MemoryPlanError("session: what computes everything takes more than there is")
-            gone = gone | (keeper.places.keys() if reached is None else reached)
+            gone = gone | (frozenset(keeper.places) if reached is None else reached)
 
     # what is kept ---------------------------------------------------------------------------------------------------
 
@@ -297,11 +298,19 @@ class Form:
             self.keep(Choice(self.keeper.stored))
             return
         tried = chosen and self.is_planned and self.keeper.pool is not None
-        before = (self._choice, self.keeper.answer) if tried else None
-        with self._mode():
-            reaches = self._reaches(buckets)
-            half = seconds / 2  # the rest is for the trial
-            self.keep(self.keeper.solved(reaches, half, lambda choice: self._measured(choice, buckets)))
+        last = (self._choice, self.keeper.answer) if self.is_planned else None
+        before = last if tried else None
+        half = seconds / 2  # the rest is for the trial
+        try:
+            with self._mode():
+                reaches = self._reaches(buckets)
+                self.keep(self.keeper.solved(reaches, half, lambda choice: self._measured(choice, buckets)))
+        except BaseException as error:
+            self._whole = None  # of what was tried last
+            if last is not None and isinstance(error, MemoryPlanError):
+                self.keep(last[0])
+                self.keeper.answer = last[1]
+            raise
         now, answer = self._choice, self.keeper.answer
         if before is None or (before[0].nodes, before[0].arena) == (now.nodes, now.arena):
             return
@@ -322,16 +331,15 @@ class Form:
         found: list[int] = []
         values: dict[Node, Storage] | None = None
         try:
-            with self._mode():
-                inputs = self.inputs.last_values()
-                for run in past:
-                    plans = len(self.steps)
+            inputs = self.inputs.last_values()
+            for run in past:
+                plans = len(self.steps)
+                values, ns = self._run_timed(values, run, inputs)
+                if len(self.steps) != plans:  # what was planned meanwhile takes no time later
                     values, ns = self._run_timed(values, run, inputs)
-                    if len(self.steps) != plans:  # what was planned meanwhile takes no time later
-                        values, ns = self._run_timed(values, run, inputs)
-                    found.append(ns)
-                    if time.monotonic() > end:
-                        break
+                found.append(ns)
+                if time.monotonic() > end:
+                    break
         except (EditedError, MemoryPlanError):
             pass
         finally:
@@ -351,6 +359,7 @@ class Form:
         """Keep these nodes from here on, with a plan for everything; the next run is one. MemoryPlanError where nodes
         and scratch share an arena that this plan has no room in."""
         self.release()
+        self._whole = None  # until all is done
         self.keeper.keep(choice)
         self._choice, self.steps, self._known_lost = choice, {}, {ALL_THERE: ALL_THERE}
         self._execution.clear()
@@ -416,12 +425,10 @@ class Form:
         self.keeper.planned = self.memory()
         if self.keeper.fits:
             return True
-        before = self._choice
         try:
             self.choose()
         except MemoryPlanError:
             self._too_large.update(new)
-            self.keep(before)
         return False
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -478,9 +485,10 @@ class Form:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """The graph and the plan for a class of changes in a validity class, what it `invalidates`, and what is lost
-    afterwards."""
+    """The graph and the plan for a class of changes, by its name, in a validity class; what it `invalidates`, and what
+    is lost afterwards."""
 
+    name: str
     graph: StepGraph
     leaves: Leaves
     run: Run

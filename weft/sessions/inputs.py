@@ -22,6 +22,7 @@ import numpy as np
 from weft.autograd.value import Value
 from weft.backends.storage import Storage
 from weft.core.execute import edits, ownership, run
+from weft.errors import ArgumentError
 from weft.ir.graph import Box, Node
 from weft.ir.index import Int
 from weft.ir.ops import Op
@@ -80,7 +81,8 @@ class Inputs:
                 return False
         if self._kept_edit is None or self.are_edited(self._kept_edit):
             for k, source in self._captured.items():
-                if objects[k].value.node.storage is not source():
+                storage = objects[k].value.node.storage
+                if storage is None or storage is not source():  # a last value may be gone, too
                     return False
         return bool(self.values or self._captured)
 
@@ -139,6 +141,10 @@ class Inputs:
         region = None if before is None else said or written(v.node, before)
         run.realize_value(v)
         storage: Storage = v.node.storage
+        if storage.home is None:
+            raise ArgumentError(
+                f"session: a tensor of shape {storage.shape} is in a file; move it to a device, as x.to('cpu')"
+            )
         if k >= self._arguments and not _is_like(v.node, self._leaves[k]):
             raise OtherKindError
         if region is None and before is not None and k < self._arguments:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.autograd.context import default_device
+from weft.core.args.handle import wrap_untracked
 from weft.core.args.modes import no_grad
-from weft.core.args.structure import Build
+from weft.core.args.structure import Build, mapped
 from weft.core.compile.recording import Left, Recording, record
 from weft.core.execute import plans
 from weft.core.execute.modules import Modules
@@ -56,8 +57,11 @@ def recorded(
     variables: Sequence[Var],
 ) -> Template:
     """The graph of a call. ArgumentError for a function that does more than compute results from tensors."""
+    # of its own, as an argument may also be a tensor that the function has from elsewhere, which stays that one
+    given = {id(t): wrap_untracked(t.value) for t in tensors}
+    args, kwargs = mapped((args, kwargs), lambda t: given[id(t)])
     with no_grad():
-        r = record(fn, args, kwargs, tensors, whole=False)
+        r = record(fn, args, kwargs, list(given.values()), whole=False)
     if isinstance(r, Left):
         where = "; ".join(map(str, r.breaks))
         raise ArgumentError(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from operator import index
-from typing import Any, TypeAlias, cast
+from operator import index, is_
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from weft.errors import ArgumentError, DTypeError
 from weft.ir import dtypes
 from weft.ir.index import Var
 from weft.ir.regions.boxes import Interval
-from weft.ir.regions.region import Region
+from weft.ir.regions.region import NOTHING, Region
 from weft.sessions.check import Deviation, checked
 from weft.sessions.explain import SessionExplanation, Stats, explained, statistics
 from weft.sessions.form import Form
@@ -60,8 +61,8 @@ def session(
     done at once). What kernels store on the way is kept; so are the last values of arguments. Tensors that the function
     uses without being given them are read at every run, and a change of them is a change like any other. Results are
     the caller's, and require no grad; `y.changed` is the region of a result that may differ from the last run. Where a
-    module that it calls has another parameter, child, hook or attribute than then, it is recorded again; what its names
-    stand for otherwise is what they stood for.
+    module that it reads has another parameter, child, hook or attribute than then, or a name in its code stands for
+    something else (as for `weft.compile`), it is recorded again.
 
     With `exact` every run gives the bits that a session which starts anew gives: it computes as in
     `weft.numerics("same")`. Random numbers are drawn once, and stay. ArgumentError for a function that reads values of
@@ -71,6 +72,7 @@ def session(
     if not callable(fn):
         raise DTypeError(f"session: expected a function, got {describe(fn)}")
     if memory is not None:
+        memory = _bytes(memory)
         if pool is not None:
             raise ArgumentError(
                 "session: takes memory= or pool=, not both: a pool has a limit for all its sessions"
@@ -86,6 +88,16 @@ def session(
     return made
 
 
+def _bytes(memory: Any) -> int:
+    """A number of bytes. DTypeError for what is no integer."""
+    try:
+        if not isinstance(memory, bool):
+            return index(memory)
+    except TypeError:
+        pass
+    raise DTypeError(f"session: memory= is a number of bytes, got {describe(memory)}")
+
+
 class Session:
     """A function whose last values are kept; see `session`."""
 
@@ -99,15 +111,17 @@ class Session:
         self._forms: OrderedDict[Key, Form] = OrderedDict()
         self._turns = Turns() if pool is None else pool.turns
         self._example = example
+        self._warned = False
         self._names = _parameters(fn)
+        self._shown = dict(zip(self._names, example, strict=False))
         if example:
-            self._form(_Call(example, {}, example))
+            self._form(_Call(example, {}, example, {}))
 
     def __call__(self, *args: Any, changed: Mapping[str, Sequence[Box]] | None = None, **kwargs: Any) -> Any:
         """The function's result. `changed` names arguments, and boxes that hold all that differs from the last run."""
         if tracing.current() is not None:
             raise ArgumentError("session: is called by a function that is traced; call it outside")
-        return self._turns.take(lambda: self._run(_Call(args, kwargs, self._example), changed))
+        return self._turns.take(lambda: self._run(_Call(args, kwargs, self._example, self._shown), changed))
 
     def _run(self, call: _Call, changed: Mapping[str, Sequence[Box]] | None) -> Any:
         form = self._form(call)
@@ -171,16 +185,42 @@ class Session:
             with self._mode():
                 template = recorded(self.fn, call.args, call.kwargs, call.tensors, call.variables)
             form = Form(template, self._mode, self.pool)
+            self._watch_growth(call)
             self._forms[call.key] = form
             while len(self._forms) > FORMS_KEPT:
                 self._forms.popitem(last=False)
         self._forms.move_to_end(call.key)
         return form
 
+    def _watch_growth(self, call: _Call) -> None:
+        """Warn once where arguments have other shapes, or Python values, in each call."""
+        if len(self._forms) + 1 < FORMS_KEPT or call.key in self._forms or self._warned:
+            return
+        self._warned = True
+        change = _other_size(next(reversed(self._forms)), call.key)
+        if change is None:
+            what = "Python values that change from call to call are recorded each time: pass them as tensors"
+        else:
+            names = (n for n, x in self._given(call) if x is call.tensors[change.tensor])
+            what = (
+                f"{next(names, 'an argument')} had {change.before} elements along axis {change.axis}, "
+                f"now {change.now}, and each shape is computed from nothing: take a buffer of full length, write to "
+                "it, and give a weft.Variable for how far it is filled"
+            )
+        warnings.warn(f"weft.session: recorded {FORMS_KEPT} times; {what}", stacklevel=7)
+
+    def _given(self, call: _Call) -> list[tuple[str, Any]]:
+        """The arguments of a call by name, as far as they have names."""
+        return [*zip(self._names, call.args, strict=False), *call.kwargs.items()]
+
     def _said(self, call: _Call, changed: Mapping[str, Sequence[Box]]) -> dict[int, Region]:
         """The regions that the caller says have changed, by number."""
         found: dict[int, Region] = {}
-        given = dict(zip(self._names, call.args, strict=False)) | call.kwargs
+        if not _is(changed, Mapping):
+            raise DTypeError(
+                f"session: changed= is a dict from names of arguments to lists of boxes, got {describe(changed)}"
+            )
+        given = dict(self._given(call))
         for name, boxes in changed.items():
             t = given.get(name)
             if not isinstance(t, Handle):
@@ -188,7 +228,8 @@ class Session:
                 raise ArgumentError(
                     f"session: changed= names {name!r}; the tensors are {known or 'not named'}"
                 )
-            found[next(k for k, x in enumerate(call.tensors) if x is t)] = _region(boxes, t.value.shape, name)
+            number = next(k for k, x in enumerate(call.tensors) if x is t)
+            found[number] = found.get(number, NOTHING) | _region(boxes, t.value.shape, name)
         return found
 
 
@@ -201,9 +242,32 @@ def _parameters(fn: Callable[..., Any]) -> list[str]:
     return [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
+class _OtherSize(NamedTuple):
+    """A tensor, by number, that has another number of elements along an axis."""
+
+    tensor: int
+    axis: int
+    before: int
+    now: int
+
+
+def _other_size(before: Any, now: Any) -> _OtherSize | None:
+    """The first size in which the keys of two calls differ; None where they differ in something else."""
+    for k, (old, new) in enumerate(zip(before[1], now[1], strict=False)):
+        for axis, (a, b) in enumerate(zip(old[0], new[0], strict=False)):
+            if a != b:
+                return _OtherSize(k, axis, a, b)
+    return None
+
+
 def _region(boxes: Sequence[Box], shape: Sequence[Any], name: str) -> Region:
     """Boxes as indices, of a tensor of this shape. ArgumentError for what is no box within it."""
     found: list[tuple[Interval, ...]] = []
+    if not _is(boxes, Sequence) or not all(_is(box, Sequence) for box in boxes):
+        raise DTypeError(
+            f"session: changed={{{name!r}: ...}} is a list of boxes, and a box a tuple with an integer or a slice for "
+            f"each of the first axes, as [(0, slice(2, 4))]; got {boxes!r}"
+        )
     for box in boxes:
         if len(box) > len(shape):
             raise ArgumentError(
@@ -211,8 +275,13 @@ def _region(boxes: Sequence[Box], shape: Sequence[Any], name: str) -> Region:
             )
         sides: list[Interval] = []
         for i, n in zip((*box, *[slice(None)] * (len(shape) - len(box))), shape, strict=True):
-            at = i if isinstance(i, slice) else slice(i, i + 1 or None)
-            lo, hi, step = at.indices(n)
+            try:
+                at = i if isinstance(i, slice) else slice(index(i), index(i) + 1 or None)
+                lo, hi, step = at.indices(n)
+            except TypeError:
+                raise DTypeError(
+                    f"session: changed={{{name!r}: ...}} has {i!r} in a box; it takes integers and slices of these"
+                ) from None
             if step != 1 or (not isinstance(i, slice) and not -n <= i < n):
                 raise ArgumentError(
                     f"session: changed={{{name!r}: ...}} has {i} for an axis of {n}; use slices of step 1"
@@ -222,18 +291,34 @@ def _region(boxes: Sequence[Box], shape: Sequence[Any], name: str) -> Region:
     return Region.of(found)
 
 
+def _is(x: object, kind: type) -> bool:
+    """True for an instance of a class, also where annotations say that it is one."""
+    return isinstance(x, kind)
+
+
 class _Call:
     """A call's arguments with arrays as tensors, which are copied where they are needed only, and their structure."""
 
     __slots__ = ("args", "arrays", "key", "kwargs", "numbers", "tensors", "variables")
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], example: tuple[Any, ...]) -> None:
+    def __init__(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        example: tuple[Any, ...],
+        names: Mapping[str, Any],
+    ) -> None:
         behind: dict[int, Array] = {}
         self.numbers: dict[Var, int] = {}
         self.variables = [v for v in example if isinstance(v, Var)]
         shown = (*example, *[None] * (len(args) - len(example)))
         self.args = tuple([self._given(a, x, behind) for a, x in zip(args, shown, strict=False)])
-        self.kwargs = {k: _tensor(a, behind) for k, a in kwargs.items()}
+        self.kwargs = {k: self._given(a, names.get(k), behind) for k, a in kwargs.items()}
+        if len(self.numbers) < len(self.variables) and args is not example:
+            left = ", ".join(v.name for v in self.variables if v not in self.numbers)
+            raise ArgumentError(
+                f"session: {left} needs a number in each call, as the example has a Variable there"
+            )
         self.tensors: list[Tensor] = []
         structure = flatten((self.args, self.kwargs), self.tensors, {})
         here = default_device()
@@ -264,13 +349,32 @@ def _in_bounds(x: Any, v: Var) -> int:
 
 
 def _tensor(x: Any, behind: dict[int, Array]) -> Any:
-    """A tensor for an array, which is noted; anything else as it is."""
+    """A tensor for an array, which is noted, also in lists, tuples and dicts; anything else as it is."""
     if not isinstance(x, np.ndarray):
-        return x
+        return _tensors(x, behind)
     given = cast("Array", x)
-    array: Array = np.ascontiguousarray(given).reshape(given.shape)
-    dtype = dtypes.from_numpy(array.dtype)
+    try:
+        dtype = dtypes.from_numpy(given.dtype)
+    except KeyError:
+        raise DTypeError(f"session: no tensor holds the elements of an array of {given.dtype}") from None
+    array: Array = np.ascontiguousarray(given, given.dtype.newbyteorder("=")).reshape(given.shape)
     leaf = run.deferred(array.shape, dtype, default_device(), lambda: array.reshape(-1).view(np.uint8).data)
     t = wrap_untracked(Value(leaf))
     behind[id(t)] = array
     return t
+
+
+def _tensors(tree: Any, behind: dict[int, Array]) -> Any:
+    """A list, tuple or dict with tensors for the arrays in it: itself where there are none."""
+    make: Callable[[Any], Any] = tree.__class__
+    if make not in _CONTAINERS:
+        return tree
+    is_named = hasattr(tree, "values")
+    given: Any = tree.values() if is_named else tree
+    made: Any = [_tensor(x, behind) for x in given]
+    if all(map(is_, made, given)):
+        return tree
+    return make(zip(tree, made, strict=True) if is_named else made)
+
+
+_CONTAINERS: frozenset[Any] = frozenset((tuple, list, dict))

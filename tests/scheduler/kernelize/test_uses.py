@@ -111,6 +111,8 @@ def test_a_product_that_is_more_than_summed_is_used_whole() -> None:
     assert uses_of(1 / (e * v), Op.MUL) == []
     assert uses_of((e * v).amax(-1), Op.MUL) == []
     assert uses_of((e * v).sum(-1) + (e * v).amax(-1), Op.MUL) == []
+    assert uses_of((e * v)[None].sum(0), Op.MUL) == []  # of one element each, which it is
+    assert uses_of((e * v)[None].sum((0, 2)), Op.MUL) == ["(0 <= $0 - $1,)"]
 
 
 def test_a_row_that_is_masked_as_a_whole_is_used() -> None:

@@ -6,16 +6,17 @@
 
 The first is so whatever the numbers are; the others to the bit for finite numbers: -inf plus x is -inf, and 0 times x
 is 0 or -0, of which a sum, beginning with 0, shows neither. This is why a product's operand is left out only where
-nothing but sums reads the product. An infinity or NaN in an operand that is left out would have made a NaN of what is
-masked: `assumed` has these operands, for those who look at their values.
+nothing but sums reads the product, and none of one element, which is that element. An infinity or NaN in an operand
+that is left out would have made a NaN of what is masked: `assumed` has these operands, for those who look at their
+values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.ir.graph import Node
-from weft.ir.index import NEVER, Guard
+from weft.ir.graph import Axes, Node
+from weft.ir.index import NEVER, Guard, low
 from weft.ir.kernel.algorithm import KnownFill
 from weft.ir.ops import Op
 from weft.lazy_dataclass import dataclass
@@ -77,14 +78,22 @@ def _zeros(node: Node, masked: dict[int, KnownFill]) -> KnownFill | None:
     return KnownFill(guard, 0.0) if guard and guard != NEVER else None
 
 
+def _adds(n: Node) -> bool:
+    """True for a sum of several elements."""
+    if n.op is not Op.SUM:
+        return False
+    assert isinstance(n.attrs, Axes)
+    return any(low(n.inputs[0].shape[axis]) > 1 for axis in n.attrs.axes)
+
+
 def _only_summed(order: Sequence[Node], outputs: frozenset[Node]) -> frozenset[Node]:
-    """The products that nothing but sums read, by way of movement at most."""
+    """The products that nothing but sums of several elements read, by way of movement at most."""
     seen: set[Node] = set()  # by others than sums
     read: set[Node] = set()
     for n in reversed(order):
         plain = n.op in _READS_AS_IT_IS and n in read and n not in seen and n not in outputs
         for i in n.inputs:
             read.add(i)
-            if n.op is not Op.SUM and not plain:
+            if not plain and not _adds(n):
                 seen.add(i)
     return frozenset(n for n in order if n.op is Op.MUL and n in read and n not in seen and n not in outputs)
