@@ -18,6 +18,8 @@ computed along where memory is not ample, nor again where that failed: who asks 
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import threading
 from collections.abc import Iterable, Sequence
 from enum import Enum
@@ -75,6 +77,10 @@ MANY = 4096
 """The least number of noted tensors at which those that are dead are looked for."""
 
 
+PATIENCE = 10
+"""The number of times, at most, that the wait of a companion that shares no work is doubled."""
+
+
 FEW = 8
 """The number of changes up to which they are compared with what is asked for one by one."""
 
@@ -86,6 +92,11 @@ class _Pending(threading.local):
         self.noted: dict[tuple[int, Reason], tuple[ref[Tensor], int]] = {}
         """Tensors by id, as a weak set would compare them with `==`, and how often they had been written to. For
         gradients, the tensors that they belong to."""
+        self.in_vain: dict[tuple[int, Reason], tuple[ref[Node], int]] = {}
+        """Of those, what shared no work with what was asked for: what they stood for, and how often."""
+        self.put_off: list[tuple[int, int, tuple[int, Reason], tuple[ref[Tensor], int]]] = []
+        """Tensors that are no longer among the noted ones for that: a heap, by the number of the computation that they
+        are noted again by. So to read many values that share nothing is not to compare each with all."""
         self.many = MANY
         """The number of them at which the dead are let go of."""
         self.postponed: set[int] = set()
@@ -109,6 +120,7 @@ def note(t: Tensor, reason: Reason) -> None:
         for key, (entry, _) in list(noted.items()):
             if entry() is None:
                 noted.pop(key, None)
+        mine.in_vain = {k: v for k, v in mine.in_vain.items() if v[0]() is not None}
         mine.many = max(MANY, 2 * len(noted))
 
 
@@ -164,9 +176,39 @@ def due(asked: Sequence[Node]) -> Due:
         c for c in companions if c.node not in known and (spent_are_read or c.reason is not Reason.SPENT)
     ]
     groups = _grouped(companions, sharing)
-    together = _affordable(groups.pop(sharing.group(_ASKED), ()))
+    sharing_work = groups.pop(sharing.group(_ASKED), ())
+    together = _affordable(sharing_work)
+    _put_off(companions, sharing_work)
     changed = [g for g in groups.values() if any(c.reason is Reason.CHANGED for c in g)]
     return Due(together, tuple([g for g in map(_affordable, changed) if g]), updated)
+
+
+def _put_off(companions: Sequence[Companion], sharing: Sequence[Companion]) -> None:
+    """Look later at companions that do not share work with what was asked for: after two computations, four, eight."""
+    own = {c.node for c in sharing}
+    for c in companions:
+        key = id(c.tensor if c.owner is None else c.owner), c.reason
+        entry = None if c.node in own else mine.noted.pop(key, None)
+        if entry is None:
+            continue
+        before = mine.in_vain.get(key)
+        times = before[1] + 1 if before is not None and before[0]() is c.node else 1
+        mine.in_vain[key] = ref(c.node), times
+        due = holding.mine.computations + (1 << min(times, PATIENCE))
+        heapq.heappush(mine.put_off, (due, next(_order), key, entry))
+
+
+_order = itertools.count()
+"""For entries of one time, which are not to be compared themselves."""
+
+
+def note_again(everything: bool = False) -> bool:
+    """Note what was put off until now, or all of it; True where something is noted."""
+    put_off = mine.put_off
+    while put_off and (everything or put_off[0][0] <= holding.mine.computations):
+        _, _, key, entry = heapq.heappop(put_off)
+        mine.noted.setdefault(key, entry)
+    return bool(mine.noted)
 
 
 def _nothing_but(asked: Sequence[Node]) -> bool:
@@ -285,6 +327,7 @@ def _candidates(asked: Sequence[Node]) -> tuple[list[Companion], tuple[Tensor, .
     known = set(asked)
     if mine.refused:
         known.update([n for r in mine.refused if (n := r()) is not None])
+    note_again(everything=not asked)
     noted = mine.noted
     for key, (entry, writes) in list(noted.items()) if noted else ():
         t, reason = entry(), key[1]
@@ -293,6 +336,7 @@ def _candidates(asked: Sequence[Node]) -> tuple[list[Companion], tuple[Tensor, .
         node = None if stands is None else stands.value.node
         if stands is None or node is None or not is_pending(node):
             noted.pop(key, None)
+            mine.in_vain.pop(key, None)
         elif (
             owner is not None
             and owner.value.node.storage is None

@@ -52,7 +52,7 @@ def catch_up_gradients(output: Node, owners: Sequence[Tensor]) -> None:
     """Gradients are about to be added up in the `.grad` of the owners, by a backward pass from `output`. Those that are
     there and not computed are computed now, unless they share work with it: else all passes would be one graph, and
     what each of them reads would be held until the last."""
-    if tracing.current() is None and pending.mine.noted:
+    if tracing.current() is None and pending.note_again(everything=True):
         grads = pending.finished_gradients(output, owners)
         if grads:
             realize(*grads)
@@ -63,7 +63,7 @@ def realize(*tensors: Tensor) -> None:
     function is traced."""
     if context().trace is not None and tracing.current() is not None:
         return
-    if pending.mine.noted or holding.mine.carried or changes.mine.changed:
+    if pending.note_again() or holding.mine.carried or changes.mine.changed:
         tensors = (*tensors, *pending.take_noted())
         holding.take_in(set(map(id, tensors)))
         due = pending.due([t.value.node for t in tensors])
