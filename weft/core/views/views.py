@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from weakref import ref
 
 import numpy as np
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
 
 wraps_calls(__file__)
+
+
+Spans: TypeAlias = tuple[tuple[int, int] | None, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -97,6 +100,7 @@ class ViewOf:
     shared: Elements
     steps: tuple[ViewStep, ...]
     found: Sequence[Node] | None = None
+    box: Spans | None = None
 
     @property
     def route(self) -> Sequence[Node]:
@@ -104,6 +108,14 @@ class ViewOf:
         if self.found is None:
             self.found = _route(self.shared, self.steps)
         return self.found
+
+    @property
+    def first_box(self) -> Spans:
+        """The first and the last element along each axis, and None where they are not known, of the box that the first
+        step cuts out; nothing where it cuts out none."""
+        if self.box is None:
+            self.box = _box(self.route)
+        return self.box
 
     @property
     def detached(self) -> ViewStep | None:
@@ -476,7 +488,11 @@ def _repeats(node: Node) -> bool:
 def write(t: Tensor, value: Value) -> None:
     """`t` stands for `value`, and the others that look at its elements see it: all of them, or none."""
     look = t.look
-    others = None if look is None else look.shared.others(t)
+    others = (
+        None
+        if look is None
+        else [m for m in look.shared.others(t) if m.look is None or not _apart(look, m.look)]
+    )
     if not others:
         t.rebind(value)
         return
@@ -691,23 +707,19 @@ def _is_whole(look: ViewOf) -> bool:
 
 def _apart(a: ViewOf, b: ViewOf) -> bool:
     """True where the first thing that both do is to cut out boxes that share no element."""
-    if not a.route or not b.route:
-        return False
-    x, y = a.route[0], b.route[0]
-    if (
-        not isinstance(x.attrs, Box)
-        or not isinstance(y.attrs, Box)
-        or x.op is not Op.SHRINK
-        or y.op is not Op.SHRINK
-    ):
-        return False
-    pairs = zip(_spans(x, x.attrs), _spans(y, y.attrs), strict=True)
-    return any(
-        not p or not q or p[-1] < q[0] or q[-1] < p[0] for p, q in pairs if p is not None and q is not None
-    )
+    for p, q in zip(a.first_box, b.first_box, strict=False):
+        if p is not None and q is not None and (p[1] < q[0] or q[1] < p[0]):
+            return True
+    return False
 
 
-def _spans(node: Node, box: Box) -> Iterator[range | None]:
-    for start, step, n in zip(box.start, box.step, node.shape, strict=True):
+def _box(route: Sequence[Node]) -> Spans:
+    """See `ViewOf.first_box`."""
+    node = route[0] if route else None
+    if node is None or node.op is not Op.SHRINK or not isinstance(node.attrs, Box):
+        return ()
+    found: list[tuple[int, int] | None] = []
+    for start, step, n in zip(node.attrs.start, node.attrs.step, node.shape, strict=True):
         known = isinstance(start, int) and isinstance(n, int)
-        yield range(start, start + step * n, step) if known else None  # pyright: ignore[reportArgumentType]
+        found.append((start, start + step * (n - 1)) if known else None)  # pyright: ignore[reportArgumentType]
+    return tuple(found)
