@@ -62,7 +62,7 @@ class _Holding(threading.local):
         self.carried: set[Kind] = set()
         """The kinds of values that a later computation needed."""
         self.like_carried: dict[int, _Waiting] = {}
-        """Those that wait and are of these kinds."""
+        """The values that wait and are of these kinds."""
 
 
 mine = _Holding()

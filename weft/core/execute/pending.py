@@ -93,7 +93,7 @@ class _Pending(threading.local):
         """Tensors by id, as a weak set would compare them with `==`, and how often they had been written to. For
         gradients, the tensors that they belong to."""
         self.in_vain: dict[tuple[int, Reason], tuple[ref[Node], int]] = {}
-        """Of those, what shared no work with what was asked for: what they stood for, and how often."""
+        """The noted ones that shared no work with what was asked for: what they stood for, and how often."""
         self.put_off: list[tuple[int, int, tuple[int, Reason], tuple[ref[Tensor], int]]] = []
         """Tensors that are no longer among the noted ones for that: a heap, by the number of the computation that they
         are noted again by. So to read many values that share nothing is not to compare each with all."""
