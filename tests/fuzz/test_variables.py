@@ -123,6 +123,18 @@ def test_one_plan_for_all_sizes(device: str, examples: int) -> None:
         compare()
 
 
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("start", STARTS)
+def test_parts_of_runtime_sizes_are_reduced(start: str, end: str) -> None:
+    """Without a step between: what a rule reads then has the variables in its indices."""
+    rng = np.random.default_rng(5)
+    x, w = (weft.tensor(rng.standard_normal(s).astype(np.float32)) for s in ((ROWS, WIDTH), (WIDTH, WIDTH)))
+    symbolic = build(start, [], end, x, w, N, S)
+    for n, s in SIZES:
+        want = build(start, [], end, x, w, n, s).numpy()
+        np.testing.assert_allclose(weft.bind(symbolic, n=n, s=s).numpy(), want, rtol=1e-5, atol=1e-5)
+
+
 def heads(x: Tensor, n: Any) -> Tensor:
     """The first n columns of an (8, size) tensor, as n rows for one head."""
     return x[None, :, :n].mT

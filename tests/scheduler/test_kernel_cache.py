@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import weft
 from weft import disk_cache
 from weft.ir import dtypes
 from weft.ir import expr as ex
@@ -16,7 +17,7 @@ from weft.ir.index import Var
 from weft.ir.kernel.algorithm import Algorithm, Axis, Output, Param, StoreTo
 from weft.ir.kernel.digest import digest
 from weft.ir.ops import Op
-from weft.scheduler import kernel_cache
+from weft.scheduler import kernel_cache, programs
 
 PROGRAM = """
 import sys, weft, numpy as np
@@ -118,3 +119,12 @@ def test_everything_counts_and_shared_expressions_once() -> None:
     ]
     assert len({digest(a) for a in some}) == len(some)
     assert digest(algorithm(deep)) == digest(some[2])
+
+
+def test_an_index_error_of_a_rule_is_not_taken_for_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*_: object) -> object:
+        raise IndexError("of a rule")
+
+    monkeypatch.setattr(programs, "schedule", wrong)
+    with pytest.raises(IndexError, match="of a rule"):
+        (weft.tensor([1.0, 2.0]) * weft.tensor([3.5, 7.25]) + 11.0625).realize()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import overload
 
@@ -128,6 +128,11 @@ class _Programs(Sequence[Program]):
         while len(self._made) <= number:
             self._make(self._algorithms[len(self._made)])
         return self._made[number]
+
+    def __iter__(self) -> Iterator[Program]:
+        """In a loop of its own: Sequence's ends at an IndexError, also at one of making a program."""
+        for number in range(len(self)):
+            yield self[number]
 
     def _make(self, a: Algorithm) -> None:
         plain = lower(schedule(a, self._info))

@@ -85,7 +85,7 @@ def recognise(k: Kernel, info: DeviceInfo) -> SmallOutputs | Refusal:
     part = sliding(found.value, k)
     if isinstance(part, Refusal):
         return part
-    slid = slid_axes(part)
+    slid = slid_axes(part, found.value)
     still = [a.var.name for a in few if a.var not in slid]
     if still:
         return Refusal(f"no window slides along {', '.join(still)}")

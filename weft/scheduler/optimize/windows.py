@@ -105,7 +105,7 @@ def recognise(k: Kernel, info: DeviceInfo) -> Windows | Refusal:
     part = sliding(value, k)
     if isinstance(part, Refusal):
         return part
-    slid = slid_axes(part)
+    slid = slid_axes(part, value)
     still = [a.var.name for a in value.reduce.axes if a.var not in slid]
     if still:
         return Refusal(f"no window slides along the summed {', '.join(still)}")
@@ -282,7 +282,8 @@ def sliding(value: ItemValue, k: Kernel) -> Expr | Refusal:
     is in an index of its own."""
     assert value.reduce is not None
     loads = [x for x in ex.walk([value.expr]) if isinstance(x, Load)]
-    if not any(len(variables(i)) > 1 for x in loads for i in x.index):
+    axes = {a.var for a in value.all_axes}  # what else indices have is a runtime variable
+    if not any(len(variables(i) & axes) > 1 for x in loads for i in x.index):
         return Refusal(f"no windows: {value.name} reads nothing at the sum of two axes")
     found: list[Expr] = []
     stack, seen = [value.expr], {value.expr}
@@ -292,7 +293,7 @@ def sliding(value: ItemValue, k: Kernel) -> Expr | Refusal:
         if (
             isinstance(e, Load | ScalarCall)
             and Window(value.name, e, "window").check(k) is None
-            and _slides(e, summed)
+            and _slides(e, summed, axes)
         ):
             found.append(e)
         elif isinstance(e, ScalarCall):
@@ -306,13 +307,14 @@ def sliding(value: ItemValue, k: Kernel) -> Expr | Refusal:
     return found[0]
 
 
-def slid_axes(part: Expr) -> set[Var]:
-    """The axes that share an index of the part with another one."""
-    return {v for i in main(part).index if len(on := variables(i)) > 1 for v in on}
+def slid_axes(part: Expr, value: ItemValue) -> set[Var]:
+    """The axes of the value that share an index of the part with another one."""
+    axes = {a.var for a in value.all_axes}
+    return {v for i in main(part).index if len(on := variables(i) & axes) > 1 for v in on}
 
 
-def _slides(e: Expr, summed: set[Var]) -> bool:
-    pairs = [on for i in main(e).index if len(on := variables(i)) > 1]
+def _slides(e: Expr, summed: set[Var], axes: set[Var]) -> bool:
+    pairs = [on for i in main(e).index if len((on := variables(i)) & axes) > 1]
     apart = all(coefficient(i, v) is not None for i in main(e).index for v in variables(i))
     return bool(pairs) and apart and all(len(on) == 2 and len(on & summed) == 1 for on in pairs)
 
