@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -206,7 +206,7 @@ def alone(t: Any) -> bool:
 
 
 SPARE_BYTES = 1 << 16
-"""The bytes of gradients whose memory is used again: a small one is allocated in less time than is taken to look."""
+"""The bytes of gradients and state whose memory is used again: less is allocated in the time that it takes to look."""
 
 
 def spare_gradient(t: Any, device: Any, dtype: DType, shape: tuple[int, ...]) -> Memory | None:
@@ -225,6 +225,20 @@ def spare_gradient(t: Any, device: Any, dtype: DType, shape: tuple[int, ...]) ->
         return None
     del storage
     return grad.value.node.storage.memory if alone(grad) else None
+
+
+def spent_leaves(tensors: Iterable[Any]) -> set[Node]:
+    """The leaves that these tensors stand for, which are about to stand for others, where nobody else can see their
+    memory and that is worth looking at: asked where no other thread runs."""
+    found: set[Node] = set()
+    for t in tensors:
+        storage = t.value.node.storage
+        # none of a file's, nor of which somebody keeps what is computed from it
+        if storage.__class__ is Storage and storage.nbytes >= SPARE_BYTES and id(storage) not in _sources:
+            del storage
+            if alone(t):
+                found.add(t.value.node)
+    return found
 
 
 def take(tensors: Sequence[Any], taken: list[Taken]) -> list[Memory]:

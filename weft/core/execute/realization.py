@@ -10,6 +10,7 @@ from weakref import ref
 from weft.autograd.context import context
 from weft.core.args.handle import recent_tensors, set_bound
 from weft.core.execute import changes, pending, run, tracing
+from weft.core.execute.ownership import sole_thread, spent_leaves
 from weft.core.execute.pending import Companion, Reason
 from weft.ir import graph
 from weft.ir.rewrite import rebuilt
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from weft.backends.storage import Storage
     from weft.core.tensor.tensor import Tensor
     from weft.ir.graph import Node
+    from weft.scheduler.spent import Spent
 
 
 def note(t: Tensor) -> None:
@@ -59,9 +61,9 @@ def catch_up_gradients(output: Node, owners: Sequence[Tensor]) -> None:
             realize(*grads)
 
 
-def realize(*tensors: Tensor) -> None:
+def realize(*tensors: Tensor, spent: Spent | None = None) -> None:
     """Compute tensors now, in one plan, and keep the results; with them what pending.py says. Nothing happens while a
-    function is traced."""
+    function is traced. They may be computed over leaves that are `spent`."""
     if context().trace is not None and tracing.current() is not None:
         return
     mine = pending.mine
@@ -69,31 +71,46 @@ def realize(*tensors: Tensor) -> None:
         tensors = (*tensors, *pending.take_noted())
         due = pending.due([t.value.node for t in tensors])
         if due is not pending.NONE:
-            _realize(tensors, due.together)
+            _realize(tensors, due.together, spent)
             for group in due.apart:
                 _keep(group, run.computed([c.node for c in group]) or {})
             if due.apart:
                 changes.settle()
             pending.spend(due.updated)
             return
-    _realize(tensors)
+    _realize(tensors, spent=spent)
 
 
-def _realize(tensors: Sequence[Tensor], companions: Sequence[Companion] = ()) -> None:
+def spent_by_step(tensors: Sequence[Tensor]) -> Spent | None:
+    """The memory that the next values of these tensors may be written to: where nobody else can see it, and no other
+    thread might be about to. None where there is none, and while a function is traced."""
+    if tracing.current() is not None or not sole_thread():
+        return None
+    leaves = spent_leaves(tensors)
+    if not leaves:
+        return None
+    from weft.scheduler.spent import Spent
+
+    return Spent(leaves, ())
+
+
+def _realize(
+    tensors: Sequence[Tensor], companions: Sequence[Companion] = (), spent: Spent | None = None
+) -> None:
     """Compute tensors and their companions in one plan, and with them what is held and computed on the way."""
     nodes = [t.value.node for t in tensors]
     along = [c.node for c in companions] if companions else ()
     held = _held(set(map(id, tensors))) if recent_tensors.tensors else {}
     left = [n for n in pending.left_behind() if n not in held] if pending.mine.left else ()
     if not held and not left:
-        constants = run.realize(nodes, (), along)
+        constants = run.realize(nodes, (), along, spent)
         for t in tensors:
             run.realize_value(t.value, constants)
         if companions:
             _keep(companions, constants)
         return
     asked = [held.pop(n) for n in nodes if n in held]
-    constants = run.realize(nodes, (*held, *left), along)
+    constants = run.realize(nodes, (*held, *left), along, spent)
     for t in tensors:
         run.realize_value(t.value, constants)
     _keep(companions, constants)

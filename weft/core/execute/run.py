@@ -28,16 +28,21 @@ if TYPE_CHECKING:
     from weft.ir.index import Var
     from weft.ir.template import GraphTemplate
     from weft.scheduler.sized import SizedTemplate
+    from weft.scheduler.spent import Spent
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def realize(
-    nodes: Sequence[Node], held: Sequence[Node] = (), along: Sequence[Node] = ()
+    nodes: Sequence[Node],
+    held: Sequence[Node] = (),
+    along: Sequence[Node] = (),
+    spent: Spent | None = None,
 ) -> Mapping[Node, Storage]:
     """Compute the nodes: afterwards each has storage, but for constants, whose values are returned: their nodes are the
     whole process's, and keep none. Those of `held` that are computed on the way are kept too, where that takes little
-    memory. With them, in the same plan, the nodes of `along` are computed if that is possible."""
+    memory. With them, in the same plan, the nodes of `along` are computed if that is possible. It may be computed over
+    leaves that are `spent`."""
     pending = [n for n in nodes if n.storage is None]
     now = context()
     if now.trace is not None or now.watch is not None:
@@ -45,11 +50,11 @@ def realize(
     if not pending:
         return _NOTHING
     if along:
-        constants = computed([*pending, *along], held)
+        constants = computed([*pending, *along], held, spent)
         if constants is not None:
             return constants
     try:
-        constants = _scheduler()(pending, None, held)
+        constants = _scheduler()(pending, None, held, spent)
     except BaseException as error:
         changes.failed(pending, error)
         raise
@@ -62,11 +67,13 @@ def realize(
 _NOTHING: Mapping[Node, Storage] = {}
 
 
-def computed(nodes: Sequence[Node], held: Sequence[Node] = ()) -> Mapping[Node, Storage] | None:
+def computed(
+    nodes: Sequence[Node], held: Sequence[Node] = (), spent: Spent | None = None
+) -> Mapping[Node, Storage] | None:
     """As `realize`, for nodes some of which nobody asked for; None where they cannot be computed, which is no news: who
     asks for them is told."""
     try:
-        constants = _scheduler()(nodes, None, held)
+        constants = _scheduler()(nodes, None, held, spent)
     except (RuntimeError, MemoryError, OSError, ValueError):
         return None
     if len(changes.mine.changed) != changes.mine.left:
