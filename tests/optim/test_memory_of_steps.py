@@ -14,7 +14,6 @@ import pytest
 import weft
 from weft import nn
 from weft.backends.cpu.runtime import open_runtime
-from weft.core.execute.ownership import sole_thread
 
 WIDTH, LAYERS = 256, 6
 WEIGHT = 4 * WIDTH * WIDTH
@@ -53,12 +52,11 @@ def address(t: Any) -> int:
     return t.value.node.storage.memory.address
 
 
+@pytest.mark.usefixtures("no_other_thread")
 def test_a_step_takes_no_memory_for_new_moments() -> None:
     trained, allocator = Trained(), open_runtime().allocator
     for _ in range(3):
         trained.step()
-    if not sole_thread():
-        pytest.skip("another thread runs Python")
     trained.optimizer.zero_grad()  # its gradients were not computed, and hold what they are computed from
     before, moment = allocator.use().live, address(trained.moment)
     allocator.reset_peak()
@@ -132,12 +130,11 @@ def test_a_held_moment_does_not_change_what_a_step_computes() -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.usefixtures("no_other_thread")
 def test_a_parameter_whose_gradient_is_there_is_updated_where_it_is() -> None:
     trained = Trained()
     for _ in range(2):
         trained.step()
-    if not sole_thread():
-        pytest.skip("another thread runs Python")
     trained.optimizer.zero_grad()
     trained.net(trained.x).square().mean().backward()
     weight = trained.net[0].weight

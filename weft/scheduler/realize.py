@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft import settings
 from weft.backends import registry
+from weft.backends.native_threads import undisturbed
 from weft.backends.protocol import Borrower, Device, Memory
 from weft.backends.storage import Storage, lent_to, moved_to
 from weft.errors import ArgumentError, MemoryPlanError, NoValueError
@@ -318,7 +319,9 @@ def _run_over(
     given = plan.external(memories, places={k: memories[i] for k, i in over.items()})
     values = [plan.storage(k, m) for k, m in enumerate(given[len(given) - len(plan.outputs) :])]
     leaves, executable = [sig.leaves[i] for i in over.values()], plan.executable
-    with plan.updating:
+    with undisturbed() as alone, plan.updating:
+        if not alone:
+            return plan.run(memories)
         before = executable.finished
         try:
             plan.start(given)

@@ -12,7 +12,6 @@ import pytest
 import weft
 from weft import nn
 from weft.backends.cpu.runtime import open_runtime
-from weft.core.execute.ownership import sole_thread
 
 WIDTH, LAYERS = 256, 6
 WEIGHT = 4 * WIDTH * WIDTH
@@ -51,12 +50,11 @@ WAYS = pytest.mark.parametrize("draws", [False, True], ids=["shortest", "general
 
 
 @WAYS
+@pytest.mark.usefixtures("no_other_thread")
 def test_a_step_takes_no_memory_for_new_weights_moments_or_gradients(draws: bool) -> None:
     trained, allocator = Trained(draws), open_runtime().allocator
     for _ in range(3):
         trained.step().item()
-    if not sole_thread():
-        pytest.skip("another thread runs Python")
     allocator.reset_peak()
     before = allocator.use().peak
     trained.step().item()

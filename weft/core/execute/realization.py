@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from weakref import ref
 
 from weft.autograd.context import context
+from weft.backends.native_threads import others_wait
 from weft.core.args.handle import recent_tensors, set_bound
 from weft.core.execute import changes, pending, run, tracing
-from weft.core.execute.ownership import sole_thread, spent_leaves
+from weft.core.execute.ownership import spent_leaves
 from weft.core.execute.pending import Companion, Reason
 from weft.ir import graph
 from weft.ir.rewrite import rebuilt
@@ -84,7 +85,7 @@ def realize(*tensors: Tensor, spent: Spent | None = None) -> None:
 def spent_by_step(tensors: Sequence[Tensor]) -> Spent | None:
     """The memory that the next values of these tensors may be written to: where nobody else can see it, and no other
     thread might be about to. None where there is none, and while a function is traced."""
-    if tracing.current() is not None or not sole_thread():
+    if tracing.current() is not None or not others_wait():
         return None
     leaves = spent_leaves(tensors)
     if not leaves:
