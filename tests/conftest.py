@@ -66,11 +66,13 @@ def runs_take_no_time() -> Iterator[None]:
 @pytest.fixture
 def no_other_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that earlier tests left count as nobody: that of a GPU library, say, which never ends."""
+    from weft.backends import native_threads
     from weft.core.execute import ownership
 
     frames = ownership._frames
     left = frames().keys() - {threading.get_ident()}
-    monkeypatch.setattr(ownership, "_frames", lambda: {k: f for k, f in frames().items() if k not in left})
+    for module in (ownership, native_threads):
+        monkeypatch.setattr(module, "_frames", lambda: {k: f for k, f in frames().items() if k not in left})
 
 
 @pytest.fixture(scope="module", autouse=True)

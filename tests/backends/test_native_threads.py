@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 
 import pytest
 
 import weft
-from weft.backends.native_threads import NativeThread, stay
+from weft.backends.native_threads import NativeThread, others_wait, stay, undisturbed, wait_for
 from weft.core.execute.ownership import sole_thread
 
 
@@ -61,3 +62,30 @@ def test_threads_of_kernels_count_as_nobody() -> None:
         assert sole_thread()
     finally:
         weft.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("no_other_thread")
+def test_a_thread_that_waits_goes_on_when_nobody_is_disturbed() -> None:
+    told, heard = queue.SimpleQueue[int](), list[int]()
+    thread = threading.Thread(target=lambda: heard.append(wait_for(told.get)))
+    thread.start()
+    with undisturbed() as alone:
+        assert alone
+        told.put(1)
+        time.sleep(0.05)
+        assert not heard
+    thread.join()
+    assert heard == [1]
+
+
+@pytest.mark.usefixtures("no_other_thread")
+def test_a_thread_that_runs_python_is_told_of() -> None:
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    assert not others_wait()
+    with undisturbed() as alone:
+        assert not alone
+    over.set()
+    thread.join()
+    assert others_wait()

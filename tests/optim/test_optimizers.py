@@ -108,7 +108,10 @@ def test_a_step_computes_everything_in_one_plan(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(
         engine,
         "realize",
-        lambda nodes, held, along: (calls.append(len(nodes) + len(along)), original(nodes, held, along))[1],
+        lambda nodes, held, along, spent: (
+            calls.append(len(nodes) + len(along)),
+            original(nodes, held, along, spent),
+        )[1],
     )
     x = weft.tensor(np.ones((3, 4), np.float32))
     loss = model(x).square().mean()

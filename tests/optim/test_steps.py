@@ -19,7 +19,8 @@ from weft.backends.cpu.allocator import OutOfMemoryError
 from weft.backends.dummy.device import DummyDevice
 from weft.backends.dummy.faults import Faults
 from weft.backends.registry import open_device
-from weft.core.execute import changes
+from weft.core.compile import direct_call, plan_replay
+from weft.core.execute import changes, ownership
 
 State = dict[str, Any]
 FUZZ = int(os.environ.get("WEFT_FUZZ_EXAMPLES", "0"))
@@ -110,6 +111,14 @@ def as_in_a_process_of_its_own() -> None:
     """Nothing is pending."""
     changes.mine.changed.clear()
     changes.mine.left = 0
+
+
+@pytest.fixture(params=["new memory", "old memory"], autouse=True)
+def where_values_go(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New values, small as they are, get memory of their own, or are written over the old ones, as large ones are."""
+    if request.param == "old memory":
+        for module in (ownership, plan_replay, direct_call):
+            monkeypatch.setattr(module, "SPARE_BYTES", 0)
 
 
 def room_for(nbytes: int) -> weft.memory_limit:

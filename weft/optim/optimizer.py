@@ -17,7 +17,7 @@ from weft.core.args.modes import enable_grad, no_grad
 from weft.core.composed.recorded import RecordedCalls, Recordings
 from weft.core.execute.changes import restored_on_error
 from weft.core.execute.pending import postponed
-from weft.core.execute.realization import realize
+from weft.core.execute.realization import realize, spent_by_step
 from weft.core.layout.creation import as_tensor, tensor
 from weft.core.sharding.tensors import follow, tensor_like
 from weft.core.tensor.tensor import Tensor
@@ -268,10 +268,15 @@ class RuleOptimizer(Optimizer):
         if closure is not None:
             with enable_grad():
                 loss = closure()
-        with restored_on_error(self._rebound()):
+        rebound = self._rebound()
+        own = type(self).__module__.startswith("weft.optim.")  # whose rules keep nothing of the old values
+        spent = spent_by_step(rebound) if own else None
+        with restored_on_error(rebound, spent=spent):
             with postponed():
                 changed = self.advance()
-            realize(*changed)
+            if spent is not None:
+                spent.by = [t.value.node for t in changed]
+            realize(*changed, spent=spent)
         return loss
 
     def _rebound(self) -> list[Tensor]:

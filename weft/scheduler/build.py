@@ -135,6 +135,17 @@ class Assembly:
         last = self.last_read.get(old, -1)
         return last < k or (last == k and self.shares(k, new, old))
 
+    def over(self, output: int, new: Node) -> tuple[int, ...]:
+        """The leaves over which an output may be computed, were they not needed: of those that its kernel reads."""
+        if output in self.replaces or new not in self.made or new in self.early.values():
+            return ()
+        spec = self.specs[self.made[new]]
+        if isinstance(spec, ScanSpec) or self.base(new) is not None:
+            return ()
+        kept = set(self.replaces.values())
+        read = [self.leaf[n] for n in dict.fromkeys(spec.reads) if n in self.leaf]
+        return tuple([i for i in read if i not in kept and self.may_replace(new, i)])
+
     def shares(self, k: int, new: Node, old: Node) -> bool:
         """Kernel k may write `new` over `old`, which it reads or updates."""
         spec = self.specs[k]
@@ -246,7 +257,8 @@ class Assembly:
             workspace_bytes=layout.nbytes,
             codes=tuple(c.code for c in self.programs()),
             outputs=tuple(
-                OutputSpec(n.dtype, n.shape, self.replaces.get(k)) for k, n in enumerate(self.job.outputs)
+                OutputSpec(n.dtype, n.shape, self.replaces.get(k), self.over(k, n))
+                for k, n in enumerate(self.job.outputs)
             ),
             variables=self.job.variables,
             largest=self.largest(),
@@ -254,8 +266,11 @@ class Assembly:
         )
 
     def verify(self, commands: Commands, infos: Sequence[KernelInfo]) -> None:
-        """IRError where steps read what is not there, or is overwritten."""
-        replaced = {len(self.leaf) + k: i for k, i in self.replaces.items()}
+        """IRError where steps read what is not there, or is overwritten: where outputs take what memory they may."""
+        # each leaf for one output
+        over = {i: k for k, n in enumerate(self.job.outputs) for i in self.over(k, n)}
+        given = self.replaces | {k: i for i, k in over.items()}
+        replaced = {len(self.leaf) + k: i for k, i in given.items()}
         traces = [self.traces[id(info)](step) for step, info in zip(commands.steps, infos, strict=True)]
         verify_plan(commands, traces, self.job.leaves, replaced)
 

@@ -75,7 +75,7 @@ def store(key: str, plan: Unrolled, where: Sequence[tuple[str, str]]) -> None:
         "key": key,
         "steps": _items(plan.items, variables, infos),
         "commands": [plan.externals, plan.offsets, plan.workspace_bytes],
-        "replaces": [o.replaces for o in plan.outputs],
+        "replaces": [[o.replaces, o.over] for o in plan.outputs],
         "kernels": [[k.name, k.bytes, k.flops, k.why, k.written, k.dtype] for k in infos],
         "largest": [[t.name, t.nbytes] for t in plan.largest],
         "codes": where,
@@ -132,7 +132,10 @@ def _read(
         for n, b, f, y, w, d in record["kernels"]
     ]
     reading = _Reading(kernels, variables, int(externals) + len(offsets), len(codes))
-    outputs = [OutputSpec(r.dtype, r.shape, at) for r, at in zip(results, record["replaces"], strict=True)]
+    outputs = [
+        OutputSpec(r.dtype, r.shape, at, tuple(map(int, over)))
+        for r, (at, over) in zip(results, record["replaces"], strict=True)
+    ]
     return Unrolled(
         device=device,
         items=reading.items(record["steps"], frozenset()),

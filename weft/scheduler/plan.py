@@ -33,11 +33,13 @@ class KernelInfo:
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """One result: its dtype and shape; the input whose memory it takes over, if it replaces that input (state)."""
+    """One result: its dtype and shape; the input whose memory it takes over, if it replaces that input (state). `over`:
+    the inputs whose memory it may be given in a run after which nobody needs them."""
 
     dtype: DType
     shape: tuple[Int, ...]
     replaces: int | None = None
+    over: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft import settings
 from weft.backends import registry
+from weft.backends.native_threads import undisturbed
 from weft.backends.protocol import Borrower, Device, Memory
 from weft.backends.storage import Storage, lent_to, moved_to
 from weft.errors import ArgumentError, MemoryPlanError, NoValueError
@@ -25,6 +26,7 @@ from weft.scheduler.keeping import FREE_BYTES, nbytes
 from weft.scheduler.outline import outline_like_before
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Held, Signature, signature, snapshot
+from weft.scheduler.spent import Spent
 from weft.scheduler.unrolled import Unrolled
 
 if TYPE_CHECKING:
@@ -79,7 +81,10 @@ NO_VALUE = (
 
 
 def realize(
-    nodes: Sequence[Node], bindings: Mapping[str, int] | None = None, held: Held | None = None
+    nodes: Sequence[Node],
+    bindings: Mapping[str, int] | None = None,
+    held: Held | None = None,
+    spent: Spent | None = None,
 ) -> Mapping[Node, Storage]:
     """Fill in `storage` of all nodes, and of those that `held` gives and that are worth keeping when they are computed
     on the way. `bindings` gives the values of runtime variables by name. Returned are the values of constants: see
@@ -100,7 +105,7 @@ def realize(
             found = _segments([*todo, *sig.kept], sig, device)
             if found is not None:
                 return _by_segments(found, [*todo, *sig.kept], device)
-            return run([*todo, *sig.kept], sig, device, bindings)
+            return run([*todo, *sig.kept], sig, device, bindings, spent)
         if not is_mesh(name) and not any(is_mesh(n.device) for n in toposort(todo)):
             return _over_devices(todo, sig, bindings)
     if any(is_mesh(n.device) for n in todo) or any(is_mesh(n.device) for n in toposort(todo)):
@@ -191,7 +196,11 @@ def _over_devices(
 
 
 def run(
-    nodes: Sequence[Node], sig: Signature, device: Device, bindings: Mapping[str, int] | None = None
+    nodes: Sequence[Node],
+    sig: Signature,
+    device: Device,
+    bindings: Mapping[str, int] | None = None,
+    spent: Spent | None = None,
 ) -> Mapping[Node, Storage]:
     """Compute nodes that live on one device (or nowhere yet) on that device. ArgumentError for a leaf without value.
 
@@ -199,6 +208,8 @@ def run(
     Constants (what is made of no leaf) are shared by the whole process and at home on no device, so their values are
     not stored but returned, for whoever asked.
     """
+    if spent is not None and not sig.homeless and not sig.variables and spent.fits(nodes):
+        return _stored(nodes, planned(sig, device, bindings, (spent, nodes)))
     return _stored(nodes, values_of(nodes, sig, device, bindings), sig.homeless)
 
 
@@ -270,8 +281,13 @@ def _without_rows(
     return todo, signature(todo) if todo else sig, read
 
 
-def planned(sig: Signature, device: Device, bindings: Mapping[str, int] | None = None) -> list[Storage]:
-    """The values of a signature's outputs on a device, by one plan."""
+def planned(
+    sig: Signature,
+    device: Device,
+    bindings: Mapping[str, int] | None = None,
+    spent: tuple[Spent, Sequence[Node]] | None = None,
+) -> list[Storage]:
+    """The values of a signature's outputs on a device, by one plan; `spent`, for these nodes, it may write over."""
     try:
         if sig.homeless:
             memories = [memory_on(n, s, device) for n, s in zip(sig.leaves, sig.storages, strict=True)]
@@ -284,12 +300,41 @@ def planned(sig: Signature, device: Device, bindings: Mapping[str, int] | None =
     plan = plan_for(sig, device, at_once=True)
     values = [value(v.name, v.lo, v.hi, bindings) for v in sig.variables] if sig.variables else ()
     try:
-        out = plan.run(memories, values)
+        over = {} if spent is None or plan.shared is not None else spent[0].places(plan.outputs, sig.leaves)
+        out = _run_over(plan, sig, memories, over, *spent) if spent and over else plan.run(memories, values)
     except MemoryPlanError as refused:
         out = _run_within(sig, device, plan, memories, refused)
     if sig.homeless:
         check_unchanged(sig.leaves)
     return out
+
+
+def _run_over(
+    plan: Plan,
+    sig: Signature,
+    memories: list[Memory],
+    over: Mapping[int, int],
+    spent: Spent,
+    nodes: Sequence[Node],
+) -> list[Storage]:
+    """As `Plan.run`, with outputs computed over leaves. It has happened or not, wherever it is interrupted."""
+    given = plan.external(memories, places={k: memories[i] for k, i in over.items()})
+    values = [plan.storage(k, m) for k, m in enumerate(given[len(given) - len(plan.outputs) :])]
+    leaves, executable = [sig.leaves[i] for i in over.values()], plan.executable
+    with undisturbed() as alone, plan.updating:
+        if not alone:
+            return plan.run(memories)
+        before = executable.finished
+        try:
+            plan.start(given)
+            spent.commit(nodes, values, leaves)
+        except BaseException:
+            if executable.finished != before:
+                spent.commit(nodes, values, leaves)
+            elif executable.started != before:  # nobody is to read what is there
+                spent.commit((), (), leaves)
+            raise
+    return values
 
 
 def _run_within(

@@ -3,6 +3,7 @@
 import gc
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -277,3 +278,19 @@ def test_blocks_that_die_in_a_cycle_during_allocation_do_no_harm() -> None:
     del cycle
     gc.collect()
     assert allocator.use().live == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="tells what is in memory")
+@pytest.mark.parametrize("nbytes", [(2 << 20) + 1, 9 << 20, (64 << 20) + 4096])
+def test_a_block_that_is_full_takes_little_more_memory_than_its_bytes(nbytes: int) -> None:
+    allocator = Allocator()
+    before = _resident()
+    blocks = [allocator.allocate(nbytes) for _ in range(8)]
+    for block in blocks:
+        as_numpy(block, np.uint8, (nbytes,))[:] = 1
+    assert _resident() - before <= 8 * nbytes * (1 + 1 / 32) + (2 << 20)
+
+
+def _resident() -> int:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon"))

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
-from weft import Tensor
+from weft import Tensor, nn
 from weft.core.execute import holding, pending, realization
 from weft.ir.graph import live_nodes, toposort
 from weft.ir.ops import Op
@@ -602,3 +602,17 @@ def test_anything_may_be_computed_at_any_time(function: Any, monkeypatch: pytest
     weft.ir.graph.watch_after(weft.ir.graph.GROWTH)
     assert runs
     np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
+
+
+def test_each_pass_that_adds_to_gradients_is_computed_by_itself_in_every_step() -> None:
+    weft.manual_seed(0)
+    net = nn.Linear(4, 3)
+    optimizer = weft.optim.SGD(net.parameters(), lr=0.1)
+    parts = [weft.randn(5, 4).realize() for _ in range(3)]
+    for _ in range(3):
+        optimizer.zero_grad()
+        for k, x in enumerate(parts):
+            before = net.weight.grad
+            net(x).square().mean().backward()
+            assert k == 0 or before.value.node.storage is not None
+        optimizer.step()

@@ -5,7 +5,8 @@ Three kinds by size:
 
     up to 64 KiB       64-byte aligned, carved from 2 MiB slabs, kept for ever
     above              page aligned, carved from regions of 32 MiB that are advised to use huge pages
-    from 2 MiB         an anonymous mapping each, 2 MiB aligned and advised to use huge pages
+    from 2 MiB         an anonymous mapping each, 2 MiB aligned and advised to use huge pages, but for a tail that
+                       fills too little of one: what is left of a huge page that is touched is memory that nobody uses
 
 Where a system has no huge pages to ask for, those in between have a mapping each, too.
 
@@ -36,6 +37,8 @@ SMALL_BYTES = 64 << 10
 HUGE_BYTES = 2 << 20
 _SLAB_BYTES = 2 << 20
 _REGION_BYTES = 32 << 20
+_MAX_SLACK = 1 / 32
+"""The part of a block, at most, by which its last huge page may be longer than the block."""
 _REGIONS = hasattr(mmap, "MADV_HUGEPAGE") and hasattr(mmap, "MADV_DONTNEED")
 _PAGE = mmap.PAGESIZE
 
@@ -136,7 +139,7 @@ class _Region:
     def __init__(self) -> None:
         self._mapping = _anonymous(_REGION_BYTES + HUGE_BYTES - _PAGE)
         self._start = ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))
-        _advise_huge_pages(self._mapping)
+        _advise_pages(self._mapping, 0, len(self._mapping), huge=True)
         self._next = (self._start + HUGE_BYTES - 1) & -HUGE_BYTES
         self._end = self._next + _REGION_BYTES
 
@@ -331,8 +334,12 @@ class Allocator:
                 raise self._refusal("the system has no memory left", nbytes) from None
         start = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
         if huge:
-            _advise_huge_pages(mapping)
-            start = (start + HUGE_BYTES - 1) & -HUGE_BYTES
+            skipped = -start % HUGE_BYTES
+            start += skipped
+            whole = in_huge_pages(size)
+            _advise_pages(mapping, skipped, whole, huge=True)
+            if whole < size:
+                _advise_pages(mapping, skipped + whole, size - whole, huge=False)
         self._mapped += size
         return start, mapping
 
@@ -409,13 +416,23 @@ def _anonymous(length: int) -> mmap.mmap:
     return mmap.mmap(-1, length)
 
 
-def _advise_huge_pages(mapping: mmap.mmap) -> None:
-    """Ask for transparent huge pages where the system has them; it may refuse, which costs speed only."""
-    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+def in_huge_pages(size: int) -> int:
+    """The bytes of a block, from its start on, that lie in huge pages.
+
+    >>> [in_huge_pages(n << 20) >> 20 for n in (2, 3, 9, 99)]
+    [2, 2, 8, 100]
+    """
+    slack = -size % HUGE_BYTES
+    return size + slack if slack <= size * _MAX_SLACK else size - size % HUGE_BYTES
+
+
+def _advise_pages(mapping: mmap.mmap, start: int, nbytes: int, *, huge: bool) -> None:
+    """Ask for transparent huge pages, or for none, where the system has them; it may refuse, which costs speed only."""
+    advice = getattr(mmap, "MADV_HUGEPAGE" if huge else "MADV_NOHUGEPAGE", None)
     if advice is None:
         return
     try:
-        mapping.madvise(advice)
+        mapping.madvise(advice, start, min(nbytes, len(mapping) - start))
     except OSError:
         return
 

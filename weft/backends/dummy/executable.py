@@ -87,6 +87,16 @@ class DummyExecutable:
         self.finished = 0
         for step in commands.steps:
             self._validate(step)
+        self._written = sorted({k for step in commands.steps for k in self._writes(step)})
+
+    def _writes(self, step: Step) -> list[int]:
+        """The external memories that a step writes, by number."""
+        if not isinstance(step, Launch):
+            slots = [step.target]
+        else:
+            p = self.codes[step.program].program
+            slots = [k for k, b in zip(step.slots, p.params, strict=True) if b.name in p.writes]
+        return [k for k in slots if k < self.commands.externals]
 
     def _validate(self, step: Step) -> None:
         """ValueError when a step names a program, slot or variable that is not there."""
@@ -149,7 +159,7 @@ class DummyExecutable:
             workspace = device.allocate(commands.workspace_bytes)
             slots += [_Slot(workspace, offset) for offset in commands.offsets]
         device.host.issue("run")
-        before, finished = _written_over(memories), self.finished
+        before, finished = self._bytes_before(memories), self.finished
         times: list[int] = []
         try:
             for step in commands.steps:
@@ -165,6 +175,11 @@ class DummyExecutable:
                     m.data[:] = data
             raise
         return times
+
+    def _bytes_before(self, memories: Sequence[Memory]) -> list[tuple[DummyMemory, np.ndarray[Any, Any]]]:
+        """The memories that a run writes, and their bytes, for one that fails."""
+        found = {id(memories[k]): memories[k] for k in self._written} if not self.device.timing_only else {}
+        return [(m, m.data.copy()) for m in found.values() if isinstance(m, DummyMemory)]
 
     def _launch(
         self, step: Launch, slots: Sequence[_Slot], variables: Sequence[int], queue: DummyQueue
@@ -204,17 +219,6 @@ class DummyExecutable:
 def _busy_ns(needs: Needs, info: DeviceInfo) -> float:
     """The time for which a launch occupies the device."""
     return 1e9 * (needs.work.nbytes / info.bandwidth + needs.work.operations / info.flops)
-
-
-def _written_over(memories: Sequence[Memory]) -> list[tuple[DummyMemory, np.ndarray[Any, Any]]]:
-    """The memories that are given more than once, which are updated in place, and their bytes."""
-    seen: set[int] = set()
-    twice: list[DummyMemory] = []
-    for m in memories:
-        if id(m) in seen and isinstance(m, DummyMemory):
-            twice.append(m)
-        seen.add(id(m))
-    return [(m, m.data.copy()) for m in twice]
 
 
 def _views(

@@ -63,6 +63,7 @@ from weakref import ref
 from weft.autograd.context import context
 from weft.core.compile.kept import Kept, KeptAt
 from weft.core.execute import edits, ownership, writes
+from weft.core.execute.ownership import SPARE_BYTES, spare_gradient
 from weft.core.execute.results import result_maker
 from weft.core.execute.routes import Access, Source, tensor_route
 from weft.lazy_dataclass import dataclass
@@ -213,9 +214,10 @@ def direct_call(d: DirectSpec) -> DirectCall | None:
     _fetch_kept(t, d)
     _check_tensors(t, d, run)
     _look_again(t, d, run)
-    _allocate(t, d)
+    spare = {} if run.holds else _spare(d)
+    _allocate(t, d, spare)
     if d.effects.change_state:
-        _change(t, d, run)
+        _change(t, d, run, spare)
     else:
         _compute(t, d, run)
     return t.function()
@@ -390,10 +392,30 @@ def _is_short(d: DirectSpec) -> bool:
     return ns <= HELD_NS + TAKEN_NS * len(d.effects.in_place)
 
 
-def _allocate(t: _Text, d: DirectSpec) -> None:
+def _spare(d: DirectSpec) -> dict[int, int]:
+    """The outputs that may take the memory of the gradient whose place they take, and the tensors with that."""
+    sizes = d.plan.sizes or ()
+    grads = {k: g.target for g, k in d.effects.set_grads if k is not None}
+    return {k: n for k, n in grads.items() if k not in d.effects.in_place and sizes[k][0] >= SPARE_BYTES}
+
+
+def _take_spare(t: _Text, d: DirectSpec, spare: Mapping[int, int]) -> None:
+    """Memory for these outputs. Within the lock, beside no other thread: nobody comes to see it meanwhile."""
+    sizes = d.plan.sizes or ()
+    t.env |= {"spare": spare_gradient, "device": d.plan.device}
+    lines: list[str] = []
+    for k, n in spare.items():
+        nbytes, t.env[f"dtype_of_{k}"], t.env[f"shape_of_{k}"], _ = sizes[k]
+        lines.append(f"    m{k} = spare(x{n}, device, dtype_of_{k}, shape_of_{k}) or allocate({nbytes})")
+    if lines:
+        t.add("try:", *lines, "except MemoryError:", "    return MISS")
+
+
+def _allocate(t: _Text, d: DirectSpec, spare: Mapping[int, int]) -> None:
     t.env["allocate"] = d.plan.device.allocate
     sizes = d.plan.sizes or ()
-    news = [(k, nbytes) for k, (nbytes, _, _, _) in enumerate(sizes) if k not in d.effects.in_place]
+    kept = d.effects.in_place.keys() | spare.keys()
+    news = [(k, nbytes) for k, (nbytes, _, _, _) in enumerate(sizes) if k not in kept]
     if news:
         t.add(
             "try:", *[f"    m{k} = allocate({n})" for k, n in news], "except MemoryError:", "    return MISS"
@@ -447,7 +469,7 @@ def _compute(t: _Text, d: DirectSpec, run: _Run) -> None:
 # ------------------------------------------------------------------------------------------------ what changes
 
 
-def _change(t: _Text, d: DirectSpec, run: _Run) -> None:
+def _change(t: _Text, d: DirectSpec, run: _Run, spare: Mapping[int, int]) -> None:
     """The end of a call that changes state: whole, also where it is interrupted."""
     e = d.effects
     t.env |= {
@@ -458,6 +480,7 @@ def _change(t: _Text, d: DirectSpec, run: _Run) -> None:
     t.miss_if("busy and not free(args)")
     if not run.holds:
         t.miss_if("not sole_thread()")
+    _take_spare(t, d, spare)
     t.add("before = runs[0]")
     t.enter("try:")
     _start(t, d, run)

@@ -29,12 +29,14 @@ from weft.core.compile.recording import Recording
 from weft.core.compile.replay import Given, Replay, set_grad, target
 from weft.core.execute import plans
 from weft.core.execute.ownership import (
+    SPARE_BYTES,
     Taken,
     alone,
     exclusive,
     is_watched,
     rebind,
     sole_thread,
+    spare_gradient,
     take,
     to_be_written,
 )
@@ -127,6 +129,12 @@ class PlanReplay(Replay):
             k: b
             for k, b in self._rebinds_in_place.items()
             if not isinstance(b.target, int) or r.specs[b.target].needs_grad is not b.needs_grad
+        }
+        # The outputs that become gradients, with the tensors whose gradients they become.
+        self._grads = {
+            self._source[g.value] - first: g.target
+            for g in r.set_grads
+            if g.value is not None and self._source[g.value] >= first
         }
         self._pure = (
             len(outputs) == 1 and self._source == [0] and self._results == [(None, 0, False)]
@@ -327,6 +335,7 @@ class PlanReplay(Replay):
         executable, nodes, stays = plan.executable, list[Node](), dict[int, int]()
         taken: list[Taken] = []
         ran = broken = False
+        spare = self._spare_gradients(objects) if sole else {}
         try:
             # Until all is given back nothing is waited for but the device: other steps may wait for what is taken.
             try:
@@ -342,7 +351,7 @@ class PlanReplay(Replay):
                             memories[i] = self._copy(objects[t].value.node.storage.memory)
                 elif self._in_place:
                     stays = self._taken(objects, memories, taken)
-                given = plan.external(memories)
+                given = plan.external(memories, places=spare)
                 for k, memory in enumerate(given[len(given) - len(plan.outputs) :]):
                     if k in stays:
                         nodes.append(objects[stays[k]].value.node)
@@ -351,7 +360,7 @@ class PlanReplay(Replay):
                         nodes.append(graph.buffer(s.shape, s.dtype, self._device_full_name, s))
                 env += nodes
                 # free where this thread is alone, and taken and given back in less time than it takes to do neither
-                with plan.updating if self._in_place else _NO_LOCK:
+                with plan.updating if self._in_place or spare else _NO_LOCK:
                     finished = executable.finished
                     try:
                         if times is None:
@@ -360,8 +369,9 @@ class PlanReplay(Replay):
                             times.extend(plan.start_timed(given))
                         ran = True
                     except BaseException:
-                        ran = bool(stays) and executable.finished != finished
-                        broken = bool(stays) and not ran and executable.started != finished
+                        overwrites = bool(stays or spare)
+                        ran = overwrites and executable.finished != finished
+                        broken = overwrites and not ran and executable.started != finished
                         raise
             finally:
                 for t in taken:
@@ -373,8 +383,21 @@ class PlanReplay(Replay):
             if ran:  # what is updated in place is: all else goes with it
                 self._committed(objects, env, stays, nodes)
             elif broken:
-                self._give_up(objects, stays)
+                self._give_up(objects, stays, spare)
             raise
+
+    def _spare_gradients(self, objects: list[Any]) -> dict[int, Memory]:
+        """The memories of gradients that go with the call, for the new ones in their places, by output: the old ones
+        are read by nothing, and both together would be as much as all parameters twice."""
+        found: dict[int, Memory] = {}
+        sizes = () if self._plan is None else self._plan.sizes or ()
+        for k, t in self._grads.items() if sizes else ():
+            nbytes, dtype, shape, replaces = sizes[k]
+            if replaces is None and nbytes >= SPARE_BYTES:
+                memory = spare_gradient(objects[t], self._device, dtype, shape)
+                if memory is not None:
+                    found[k] = memory
+        return found
 
     def _taken(self, objects: list[Any], memories: list[Memory], taken: list[Taken]) -> dict[int, int]:
         """Fill in the memories that are updated in place, which are taken from other threads, or copies of those that
@@ -440,10 +463,12 @@ class PlanReplay(Replay):
             set_grad(g, objects, None if g.value is None else Value(found[g.value]))
         return r.build(results)
 
-    def _give_up(self, objects: list[Any], stays: Mapping[int, int]) -> None:
+    def _give_up(self, objects: list[Any], stays: Mapping[int, int], spare: Mapping[int, Memory]) -> None:
         """The device failed in the midst of updating tensors in place: nobody is to read what is there."""
         for t in stays.values():
             self._device.free(objects[t].value.node.storage.memory)
+        for memory in spare.values():
+            self._device.free(memory)
 
     def _copy(self, memory: Memory) -> Memory:
         """The same bytes in memory of their own: somebody else still needs the old value."""

@@ -37,6 +37,7 @@ from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
+    from weft.scheduler.spent import Spent
 
 CHANGES_KEPT = 16384
 """Changes that are not computed yet and can be withdrawn: as many as `handle.RECENT` tensors are looked at. The oldest
@@ -152,16 +153,21 @@ class restored_on_error:  # noqa: N801  (reads as what it does)
     """Whatever ends the block early, Ctrl-C as well, the tensors stand for what they did, and have the `.grad` that
     they had; the modes are what they were.
 
-    `together`: what the block changes belongs together, so that what is withdrawn later is withdrawn wholly. No
+    `together`: what the block changes belongs together, so that what is withdrawn later is withdrawn wholly. Nothing is
+    once `spent` is done: what they stood for was written over, by what they stand for now. No
     generator: one that is not resumed, because its `__exit__` is interrupted, would restore when it is collected.
     """
 
-    __slots__ = ("_before", "_modes", "_together")
+    __slots__ = ("_before", "_modes", "_spent", "_together")
 
     def __init__(
-        self, tensors: Iterable[Tensor], grads: Sequence[Tensor] = (), together: bool = False
+        self,
+        tensors: Iterable[Tensor],
+        grads: Sequence[Tensor] = (),
+        together: bool = False,
+        spent: Spent | None = None,
     ) -> None:
-        self._modes, self._together = context(), together
+        self._modes, self._together, self._spent = context(), together, spent
         self._before: list[tuple[Any, Any, Any]] = []
         if tracing.current() is None:  # a trace that fails leaves nothing behind
             self._before = [(t, t.value, t.look) for t in tensors]
@@ -173,8 +179,9 @@ class restored_on_error:  # noqa: N801  (reads as what it does)
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is not None:
-            for t, before, look in self._before:
-                _undo(t, before, look)
+            if self._spent is None or not self._spent.is_done:
+                for t, before, look in self._before:
+                    _undo(t, before, look)
             restore(self._modes)
         elif self._together and self._before:
             mine.changed.append([(ref(t), before, look) for t, before, look in self._before])

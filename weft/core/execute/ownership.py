@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -24,6 +24,7 @@ from weft.ir.graph import Node
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Memory
+    from weft.ir.dtypes import DType
 
 
 def rebind(t: Any, node: Node, needs_grad: bool) -> None:
@@ -204,6 +205,42 @@ def alone(t: Any) -> bool:
     return (getrefcount(v), getrefcount(n), getrefcount(s), getrefcount(s.memory)) == _UNTAKEN
 
 
+SPARE_BYTES = 1 << 16
+"""The bytes of gradients and state whose memory is used again: less is allocated in the time that it takes to look."""
+
+
+def spare_gradient(t: Any, device: Any, dtype: DType, shape: tuple[int, ...]) -> Memory | None:
+    """The memory of `t.grad` for another gradient in its place, where only `t` has that and only it sees that memory:
+    asked where no other thread runs. None where there is no such, or it is of another form."""
+    grad = t.__dict__.get("_grad")
+    if grad is None or getrefcount(grad) != _IN_ONE_PLACE:
+        return None
+    storage = grad.value.node.storage
+    if (
+        storage is None
+        or storage.device is not device
+        or storage.dtype is not dtype
+        or storage.shape != shape
+    ):
+        return None
+    del storage
+    return grad.value.node.storage.memory if alone(grad) else None
+
+
+def spent_leaves(tensors: Iterable[Any]) -> set[Node]:
+    """The leaves that these tensors stand for, which are about to stand for others, where nobody else can see their
+    memory and that is worth looking at: asked where no other thread runs."""
+    found: set[Node] = set()
+    for t in tensors:
+        storage = t.value.node.storage
+        # none of a file's, nor of which somebody keeps what is computed from it
+        if storage.__class__ is Storage and storage.nbytes >= SPARE_BYTES and id(storage) not in _sources:
+            del storage
+            if alone(t):
+                found.add(t.value.node)
+    return found
+
+
 def take(tensors: Sequence[Any], taken: list[Taken]) -> list[Memory]:
     """The memories that tensors stand for, to be written over where they were added to `taken`, and only to be read
     where anybody else refers to the value.
@@ -278,3 +315,13 @@ def _fresh_untaken() -> tuple[int, int, int, int]:
 
 
 _UNTAKEN = _fresh_untaken()
+
+
+def _fresh_in_one_place() -> int:
+    place = {"_grad": Handle.__new__(Handle)}
+    grad = place.get("_grad")
+    return getrefcount(grad)
+
+
+_IN_ONE_PLACE = _fresh_in_one_place()
+"""The references to a gradient that `spare_gradient` counts where only one tensor has it."""

@@ -115,6 +115,8 @@ NONE = Due()
 def note(t: Tensor, reason: Reason) -> None:
     """The tensor, if it is alive and not computed by then, is a companion of what is asked for next."""
     noted = mine.noted
+    if reason is Reason.GRADIENT:
+        noted.pop((id(t), Reason.SPENT), None)  # that was the gradient before
     noted[id(t), reason] = ref(t), t.__dict__.get("_writes", 0)
     if len(noted) > mine.many:
         for key, (entry, _) in list(noted.items()):

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from weft.autograd.context import context
+from weft.backends.native_threads import others_wait
 from weft.core.args.handle import recent_tensors, set_bound
 from weft.core.execute import changes, holding, pending, run, tracing
+from weft.core.execute.ownership import spent_leaves
 from weft.core.execute.pending import Companion, Reason
 from weft.ir import graph
 from weft.ir.rewrite import rebuilt
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from weft.backends.storage import Storage
     from weft.core.tensor.tensor import Tensor
     from weft.ir.graph import Node
+    from weft.scheduler.spent import Spent
 
 
 def note(t: Tensor) -> None:
@@ -58,9 +61,9 @@ def catch_up_gradients(output: Node, owners: Sequence[Tensor]) -> None:
             realize(*grads)
 
 
-def realize(*tensors: Tensor) -> None:
+def realize(*tensors: Tensor, spent: Spent | None = None) -> None:
     """Compute tensors now, in one plan, and keep the results; with them what pending.py says. Nothing happens while a
-    function is traced."""
+    function is traced. They may be computed over leaves that are `spent`."""
     if context().trace is not None and tracing.current() is not None:
         return
     if pending.note_again() or holding.mine.carried or changes.mine.changed:
@@ -68,7 +71,7 @@ def realize(*tensors: Tensor) -> None:
         holding.take_in(set(map(id, tensors)))
         due = pending.due([t.value.node for t in tensors])
         if due is not pending.NONE:
-            _realize(tensors, due.together)
+            _realize(tensors, due.together, spent)
             for group in due.apart:
                 _keep(group, run.computed([c.node for c in group]) or {})
             if due.apart:
@@ -77,15 +80,30 @@ def realize(*tensors: Tensor) -> None:
             return
     else:
         holding.take_in(set(map(id, tensors)))
-    _realize(tensors)
+    _realize(tensors, spent=spent)
 
 
-def _realize(tensors: Sequence[Tensor], companions: Sequence[Companion] = ()) -> None:
+def spent_by_step(tensors: Sequence[Tensor]) -> Spent | None:
+    """The memory that the next values of these tensors may be written to: where nobody else can see it, and no other
+    thread might be about to. None where there is none, and while a function is traced."""
+    if tracing.current() is not None or not others_wait():
+        return None
+    leaves = spent_leaves(tensors)
+    if not leaves:
+        return None
+    from weft.scheduler.spent import Spent
+
+    return Spent(leaves, ())
+
+
+def _realize(
+    tensors: Sequence[Tensor], companions: Sequence[Companion] = (), spent: Spent | None = None
+) -> None:
     """Compute tensors and their companions in one plan, and with them what is held and computed on the way."""
     nodes = [t.value.node for t in tensors]
     along = [c.node for c in companions]
     held = holding.Among() if holding.mine.waiting else None
-    constants = run.realize(nodes, held, along)
+    constants = run.realize(nodes, held, along, spent)
     for t in tensors:
         run.realize_value(t.value, constants)
     _keep(companions, constants)

@@ -29,16 +29,21 @@ if TYPE_CHECKING:
     from weft.ir.template import GraphTemplate
     from weft.scheduler.signature import Held
     from weft.scheduler.sized import SizedTemplate
+    from weft.scheduler.spent import Spent
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def realize(
-    nodes: Sequence[Node], held: Held | None = None, along: Sequence[Node] = ()
+    nodes: Sequence[Node],
+    held: Held | None = None,
+    along: Sequence[Node] = (),
+    spent: Spent | None = None,
 ) -> Mapping[Node, Storage]:
     """Compute the nodes: afterwards each has storage, but for constants, whose values are returned: their nodes are the
     whole process's, and keep none. Those that `held` gives of the nodes on the way are kept too, where that takes
-    little memory. With them, in the same plan, the nodes of `along` are computed if that is possible."""
+    little memory. With them, in the same plan, the nodes of `along` are computed if that is possible. They may be
+    computed over leaves that are `spent`."""
     pending = [n for n in nodes if n.storage is None]
     now = context()
     if now.trace is not None or now.watch is not None:
@@ -46,11 +51,11 @@ def realize(
     if not pending:
         return _NOTHING
     if along:
-        constants = computed([*pending, *along], held)
+        constants = computed([*pending, *along], held, spent)
         if constants is not None:
             return constants
     try:
-        constants = _scheduler()(pending, None, held)
+        constants = _scheduler()(pending, None, held, spent)
     except BaseException as error:
         changes.failed(pending, error)
         raise
@@ -63,11 +68,13 @@ def realize(
 _NOTHING: Mapping[Node, Storage] = {}
 
 
-def computed(nodes: Sequence[Node], held: Held | None = None) -> Mapping[Node, Storage] | None:
+def computed(
+    nodes: Sequence[Node], held: Held | None = None, spent: Spent | None = None
+) -> Mapping[Node, Storage] | None:
     """As `realize`, for nodes some of which nobody asked for; None where they cannot be computed, which is no news: who
     asks for them is told."""
     try:
-        constants = _scheduler()(nodes, None, held)
+        constants = _scheduler()(nodes, None, held, spent)
     except (RuntimeError, MemoryError, OSError, ValueError):
         return None
     if len(changes.mine.changed) != changes.mine.left:

@@ -17,9 +17,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from weft import settings
+from weft.backends.native_threads import wait_for
 from weft.ir.forks import forkable
 from weft.ir.ops import Op
 from weft.ir.template import GraphTemplate
@@ -87,16 +89,17 @@ class _Worker:
         """Write jobs to the worker, until it ends."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):  # it has ended, which `listen` hears
-            while (data := self.jobs.get()) is not None:
-                self.process.stdin.write(data)
-                self.process.stdin.flush()
+            while (data := wait_for(self.jobs.get)) is not None:
+                wait_for(partial(self.process.stdin.write, data))
+                wait_for(self.process.stdin.flush)
         with contextlib.suppress(OSError):
             self.process.stdin.close()
 
     def listen(self) -> None:
         """Hand on the worker's answers, a byte each, until it ends."""
         assert self.process.stdout is not None
-        while answer := self.process.stdout.read(1):
+        read = partial(self.process.stdout.read, 1)
+        while answer := wait_for(read):
             with _lock:
                 done = self.waiting.pop(0)
             done(answer == b"+")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 
+from weft.scheduler.kernelize.facts import is_leaf
 from weft.scheduler.kernelize.groups import Group
 from weft.scheduler.kernelize.partition import Partition
 
@@ -80,5 +81,5 @@ def _replaceable(g: Group) -> list[int]:
     for s in g.loads:
         if not s.frames <= outputs or (s.index, s.node.shape, s.node.dtype) not in stored:
             elsewhere.add(id(s.node))
-    found.extend(id(s.node) for s in g.loads if s.node.storage is not None and id(s.node) not in elsewhere)
+    found.extend(id(s.node) for s in g.loads if is_leaf(s.node) and id(s.node) not in elsewhere)
     return found

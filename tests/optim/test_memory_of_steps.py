@@ -1,0 +1,145 @@
+"""Memory of eager training steps: moments are updated where they are, unless somebody else sees them."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from weft import nn
+from weft.backends.cpu.runtime import open_runtime
+
+WIDTH, LAYERS = 256, 6
+WEIGHT = 4 * WIDTH * WIDTH
+
+
+class Trained:
+    """A chain of linear layers, and Adam."""
+
+    def __init__(self) -> None:
+        weft.manual_seed(0)
+        self.net = nn.Sequential(
+            *[m for _ in range(LAYERS) for m in (nn.Linear(WIDTH, WIDTH, bias=False), nn.Tanh())]
+        )
+        self.optimizer = weft.optim.Adam(self.net.parameters(), lr=1e-3)
+        self.x = weft.randn(8, WIDTH).realize()
+
+    def step(self) -> float:
+        self.optimizer.zero_grad()
+        loss = self.net(self.x).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+    @property
+    def moment(self) -> Any:
+        return self.optimizer.state[self.net[0].weight]["exp_avg"]
+
+    def values(self) -> list[np.ndarray]:
+        """Parameters and moments, in memory of their own."""
+        state = self.optimizer.state
+        found = [t for p in self.net.parameters() for t in (p, *state[p].values())]
+        return [np.array(t.detach().numpy()) for t in found]
+
+
+def address(t: Any) -> int:
+    return t.value.node.storage.memory.address
+
+
+@pytest.mark.usefixtures("no_other_thread")
+def test_a_step_takes_no_memory_for_new_moments() -> None:
+    trained, allocator = Trained(), open_runtime().allocator
+    for _ in range(3):
+        trained.step()
+    trained.optimizer.zero_grad()  # its gradients were not computed, and hold what they are computed from
+    before, moment = allocator.use().live, address(trained.moment)
+    allocator.reset_peak()
+    idle = allocator.use().peak - before
+    trained.step()
+    assert address(trained.moment) == moment
+    assert allocator.use().peak - idle - before < (LAYERS + 1) * WEIGHT, "parameters only"
+
+
+HOLDERS: dict[str, Callable[[Trained], Callable[[], Any]]] = {
+    "pending": lambda t: (t.moment * 1).numpy,
+    "pending view": lambda t: t.moment.reshape(-1).clone().reshape(WIDTH, WIDTH).numpy,
+    "array": lambda t: lambda array=np.asarray(t.moment): array,
+    "copy": lambda t: copy.deepcopy(t.optimizer.state_dict())["state"][0]["exp_avg"].numpy,
+    "saved": lambda t: pickle.loads(pickle.dumps(t.moment)).numpy,
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_a_moment_that_somebody_else_has_stays_as_it_was(holder: str) -> None:
+    trained = Trained()
+    for _ in range(3):
+        trained.step()
+    expected = np.array(trained.moment.numpy())
+    found = HOLDERS[holder](trained)
+    for _ in range(2):
+        trained.step()
+    np.testing.assert_array_equal(found(), expected)
+    assert not np.array_equal(trained.moment.numpy(), expected)
+
+
+def test_what_shares_elements_with_a_moment_sees_the_next_ones() -> None:
+    trained = Trained()
+    trained.step()
+    shared, part = trained.optimizer.state_dict()["state"][0]["exp_avg"], trained.moment[3:5]
+    for _ in range(2):
+        trained.step()
+        np.testing.assert_array_equal(shared.numpy(), trained.moment.numpy())
+        np.testing.assert_array_equal(part.numpy(), trained.moment.numpy()[3:5])
+
+
+def test_steps_beside_another_thread_are_the_same_to_the_bit() -> None:
+    alone, beside = Trained(), Trained()
+    for _ in range(4):
+        alone.step()
+    over, read = threading.Event(), [0]
+
+    def reads() -> None:
+        while not over.is_set():
+            read[0] += bool(np.isfinite(beside.moment.numpy()).all())
+
+    thread = threading.Thread(target=reads)
+    thread.start()
+    for _ in range(4):
+        beside.step()
+    over.set()
+    thread.join()
+    assert read[0]
+    for a, b in zip(alone.values(), beside.values(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_held_moment_does_not_change_what_a_step_computes() -> None:
+    plain, held = Trained(), Trained()
+    for _ in range(4):
+        plain.step()
+        kept = [t.detach() for p in held.net.parameters() for t in held.optimizer.state[p].values()]
+        held.step()
+        assert kept
+    for a, b in zip(plain.values(), held.values(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.usefixtures("no_other_thread")
+def test_a_parameter_whose_gradient_is_there_is_updated_where_it_is() -> None:
+    trained = Trained()
+    for _ in range(2):
+        trained.step()
+    trained.optimizer.zero_grad()
+    trained.net(trained.x).square().mean().backward()
+    weight = trained.net[0].weight
+    weft.realize(*[p.grad for p in trained.net.parameters()])
+    before, grad = address(weight), np.array(weight.grad.numpy())
+    trained.optimizer.step()
+    assert address(weight) == before
+    np.testing.assert_array_equal(weight.grad.numpy(), grad)
