@@ -335,7 +335,8 @@ def _keep(key: tuple[Any, ...], entry: _Entry) -> None:
     not every new one looks at all."""
     with _keeping:
         if len(_entries) >= KEPT:
-            for oldest in sorted(_entries, key=lambda k: _entries[k].used)[: KEPT // 8 + 1]:
+            many = len(_entries) - KEPT + KEPT // 8 + 1
+            for oldest in sorted(_entries, key=lambda k: _entries[k].used)[:many]:
                 del _entries[oldest]
         _entries[key] = entry
 
