@@ -124,3 +124,34 @@ def test_many_waiting_values_cost_a_computation_nothing() -> None:
 
     calls(8)
     assert calls(800) < calls(8) + 400
+
+
+def separate(count: int) -> list[Tensor]:
+    """Parameters whose gradients share no work, and are not computed."""
+    ps = [weft.tensor(np.full(3, k + 1.0, np.float32), requires_grad=True) for k in range(count)]
+    sum((p**2).sum() for p in ps).backward()
+    return ps
+
+
+def test_companions_that_share_nothing_are_looked_at_later_and_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    grouped = pending._grouped
+    monkeypatch.setattr(pending, "_grouped", lambda cs, s: (looked.append(len(cs)), grouped(cs, s))[1])
+    ps = separate(64)
+    weft.explain(ps[0].grad)  # looks, and puts nothing off
+    assert not pending.mine.put_off
+    looked.clear()
+    for k, p in enumerate(ps):
+        assert p.grad is not None
+        np.testing.assert_array_equal(p.grad.numpy(), np.full(3, 2.0 * (k + 1), np.float32))
+    assert sum(looked) < 64 * 12, looked
+
+
+def test_what_was_put_off_is_noted_again_for_a_second_backward_pass() -> None:
+    ps = separate(8)
+    leaf(2).sum().item()
+    assert pending.mine.put_off and not pending.mine.noted
+    sum((p * 3).sum() for p in ps).backward()
+    for k, p in enumerate(ps):
+        assert p.grad is not None
+        np.testing.assert_array_equal(p.grad.numpy(), np.full(3, 2.0 * (k + 1) + 3, np.float32))

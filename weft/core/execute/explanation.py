@@ -550,7 +550,7 @@ def _along(nodes: Sequence[Node]) -> Iterator[ComputedAlong]:
     noted = [n for n in dict.fromkeys(found) if n not in nodes and n.storage is None and n.inputs]
     for n in noted:
         yield ComputedAlong(n.dtype, n.shape, Reason.NOTED.value, apart=False)
-    due = pending.due([*nodes, *noted])
+    due = pending.due([*nodes, *noted], computing=False)
     for apart, group in [(False, due.together), *((True, g) for g in due.apart)]:
         for c in group:
             yield ComputedAlong(c.node.dtype, c.node.shape, c.reason.value, apart)

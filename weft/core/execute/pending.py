@@ -163,8 +163,8 @@ def is_static(node: Node) -> bool:
     return all(n.__class__ is int for n in node.shape)
 
 
-def due(asked: Sequence[Node]) -> Due:
-    """The companions of the nodes that are asked for."""
+def due(asked: Sequence[Node], computing: bool = True) -> Due:
+    """The companions of the nodes that are asked for; unless these are computed now, nothing is put off."""
     asked = [n for n in asked if n.storage is None]
     if not asked or _nothing_but(asked):
         return NONE
@@ -180,7 +180,8 @@ def due(asked: Sequence[Node]) -> Due:
     groups = _grouped(companions, sharing)
     sharing_work = groups.pop(sharing.group(_ASKED), ())
     together = _affordable(sharing_work)
-    _put_off(companions, sharing_work)
+    if computing:
+        _put_off(companions, sharing_work)
     changed = [g for g in groups.values() if any(c.reason is Reason.CHANGED for c in g)]
     return Due(together, tuple([g for g in map(_affordable, changed) if g]), updated)
 
