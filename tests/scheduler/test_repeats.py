@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -108,6 +109,23 @@ def test_a_very_large_graph_is_cut_when_it_first_comes(
         if runs < 3:
             assert len(cut) == runs and max(built) < repeats.MANY_NODES
     assert len(cut) == 2 and max(built) > repeats.MANY_NODES
+
+
+def test_a_very_large_graph_takes_its_plan_from_disk(
+    cut: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("WEFT_VERIFY", "0")
+    with monkeypatch.context() as patch:
+        patch.setattr(repeats, "MANY_NODES", 1 << 20)
+        unrolled(150)[0].realize()
+    realization._plans.clear()
+    y, expected = unrolled(150)
+    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-4, atol=1e-5)
+    assert not cut
+    y, expected = unrolled(151)
+    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-4, atol=1e-5)
+    assert len(cut) == 1
 
 
 def test_what_does_not_repeat_is_no_cheaper_in_segments(memory: repeats.Memory) -> None:

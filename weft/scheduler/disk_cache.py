@@ -43,6 +43,12 @@ def key_of(sig: Signature, replaces: Mapping[int, int], device: Device) -> str |
     )
 
 
+def has(sig: Signature, device: Device) -> bool:
+    """True where the plan of a graph is on disk."""
+    name = key_of(sig, {}, device)
+    return name is not None and disk_cache.get("plan", name) is not None
+
+
 def device_key(device: Device) -> str:
     """The device, its driver and compiler, and its description."""
     if device not in _devices:

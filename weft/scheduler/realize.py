@@ -142,7 +142,9 @@ def _cut(nodes: Sequence[Node], sig: Signature, device: Device) -> Sequence[Sequ
         return None
     kinds = repeats.kinds_of(order)
     changes = _memory.changes(frozenset(kinds), lambda: hash(outline_like_before(sig.key.rows).key))
-    if not (changes or len(order) >= repeats.MANY_NODES) or families.known(sig, device) is not None:
+    if not changes and (len(order) < repeats.MANY_NODES or disk_cache.has(sig, device)):
+        return None
+    if families.known(sig, device) is not None:
         return None
     return repeats.segments(nodes, order, kinds, _memory, changes)
 
