@@ -15,7 +15,7 @@ from weft.testing.reference import evaluate
 
 
 def _realize(
-    nodes: Sequence[Node], held: Sequence[Node] = (), along: Sequence[Node] = ()
+    nodes: Sequence[Node], held: object = None, along: Sequence[Node] = (), spent: object = None
 ) -> Mapping[Node, Storage]:
     pending = [n for n in nodes if n.storage is None]
     constants: dict[Node, Storage] = {}  # shared by the whole process: their values are not stored
