@@ -7,6 +7,8 @@ A program that unrolls its steps makes another graph for each number of them, on
 plan of the whole serves just that one. Where values are small, a launch costs as much as what it computes, so little is
 lost by storing them between segments.
 
+Very large graphs are cut when they first come: to plan them as a whole takes seconds.
+
 A segment is what lies between nodes of certain kinds, its ends. Ends that served a graph are tried first for the next
 ones, so that equal parts of different graphs are cut alike. How a graph is cut changes no value but by rounding: the
 segments are its own nodes, in an order in which each comes after what it reads.

@@ -155,3 +155,17 @@ def test_what_was_put_off_is_noted_again_for_a_second_backward_pass() -> None:
     for k, p in enumerate(ps):
         assert p.grad is not None
         np.testing.assert_array_equal(p.grad.numpy(), np.full(3, 2.0 * (k + 1) + 3, np.float32))
+
+
+def test_spent_gradients_are_not_put_off() -> None:
+    ps = separate(4)
+    with weft.no_grad():
+        for p in ps:
+            assert p.grad is not None
+            p -= 0.5 * p.grad
+    weft.realize(*ps)
+    assert any(reason is pending.Reason.SPENT for _, reason in pending.mine.noted)
+    grad = ps[0].grad
+    assert grad is not None
+    np.testing.assert_array_equal(grad.numpy(), np.full(3, 2.0, np.float32))
+    assert not any(key[1] is pending.Reason.SPENT for _, _, key, _ in pending.mine.put_off)

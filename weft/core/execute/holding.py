@@ -73,7 +73,7 @@ def kind(n: Node) -> Kind:
     return n.op, n.attrs, n.shape, n.dtype, n.device
 
 
-def take_in(asked: Collection[int] = ()) -> None:
+def take_in(asked: Collection[int]) -> None:
     """Have the values wait that tensors made since the last computation stand for, but for the tensors that are asked
     for, given by identity. Another computation begins."""
     mine.computations += 1

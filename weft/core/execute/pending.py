@@ -187,9 +187,12 @@ def due(asked: Sequence[Node], computing: bool = True) -> Due:
 
 
 def _put_off(companions: Sequence[Companion], sharing: Sequence[Companion]) -> None:
-    """Look later at companions that do not share work with what was asked for: after two computations, four, eight."""
+    """Look later at companions that do not share work with what was asked for: after two computations, four, eight. Not
+    at spent gradients, which are looked at where one of them is read, and gone with the next gradient."""
     own = {c.node for c in sharing}
     for c in companions:
+        if c.reason is Reason.SPENT:
+            continue
         key = id(c.tensor if c.owner is None else c.owner), c.reason
         entry = None if c.node in own else mine.noted.pop(key, None)
         if entry is None:

@@ -720,6 +720,8 @@ def _box(route: Sequence[Node]) -> Spans:
         return ()
     found: list[tuple[int, int] | None] = []
     for start, step, n in zip(node.attrs.start, node.attrs.step, node.shape, strict=True):
-        known = isinstance(start, int) and isinstance(n, int)
-        found.append((start, start + step * (n - 1)) if known else None)  # pyright: ignore[reportArgumentType]
+        if isinstance(start, int) and isinstance(n, int):
+            found.append((start, start + step * (n - 1)))
+        else:
+            found.append(None)
     return tuple(found)
