@@ -32,6 +32,11 @@ from weft.ir.index import (
 
 VARS = (Var("i", 0, 3), Var("j", 0, 7), Var("k", -2, 5), Var("n", 1, 6))
 GRID = {v.name: g for v, g in zip(VARS, np.meshgrid(*[np.arange(v.lo, v.hi + 1) for v in VARS]), strict=True)}
+DIVISORS = (
+    (VARS[3], GRID["n"]),
+    (VARS[3] * (VARS[0] + 1), GRID["n"] * (GRID["i"] + 1)),
+    (VARS[3] + VARS[1], GRID["n"] + GRID["j"]),
+)
 CONSTANTS = (1, 2, 3, 4, 5, 7, 8, 16, 32)
 
 
@@ -53,11 +58,10 @@ def pairs(draw: Any, depth: int = 4) -> tuple[Int, Any]:
     if kind in (6, 7):
         return a % (c := draw(st.sampled_from(CONSTANTS))), x % c
     if kind == 8:
-        n = VARS[3]
-        g = GRID["n"]
-        return draw(
-            st.sampled_from(((a // n, x // g), (a % n, x % g), (a * n, x * g), (a * VARS[2], x * GRID["k"])))
-        )
+        n, g = draw(st.sampled_from(DIVISORS))
+        whole = a // n * n + a % n, x
+        cases = ((a // n, x // g), (a % n, x % g), (a * n, x * g), (a * VARS[2], x * GRID["k"]), whole)
+        return draw(st.sampled_from(cases))
     b, y = draw(pairs(depth - 1))
     if kind == 9:
         return (minimum(a, b), np.minimum(x, y)) if draw(st.booleans()) else (maximum(a, b), np.maximum(x, y))
@@ -136,9 +140,14 @@ def test_what_the_simplifier_is_for() -> None:
     assert repr((i * 8 + j) % 16 // 8) == "(i%2)"
     assert repr((j // 2) * 2 + j % 2) == "j"
     assert repr((n * 4 + i * n) // n) == "i + 4"
+    assert repr((n * i + j) // n) == "i + j//n"
+    assert repr((n * i + j) % n) == "(j%n)"
+    assert repr((i + j) // n * n * 3 + (i + j) % n * 3 + 1) == "3*i + 3*j + 1"
     assert repr(minimum(j, 9)) == "j"
     assert repr(minimum((n + 15) // 16, n // 16)) == "0"
     m = Var("m", 2, 256)
+    assert repr((i * n * m + j) // (n * m)) == "i + j//(m*n)"
+    assert repr(j % (n * m) + j // (n * m) * m * n) == "j"
     assert repr(maximum(16 * ((m + 15) // 16), m)) == "16*((m + 15)//16)"
     assert repr(minimum(16 * (m // 16), m)) == "16*(m//16)"
     assert unflatten(flatten((i, j), (4, 8)), (4, 8)) == (i, j)

@@ -329,12 +329,18 @@ def _sum(parts: tuple[tuple[Int, int], ...]) -> Int:
 
 
 def _recombine(coefs: dict[Index, int], const: int) -> Int:
-    """c*(x//c) + x%c -> x, and a*((x//a)%b) + x%a -> x%(a*b), each times a factor."""
+    """c*(x//c) + x%c -> x, and a*((x//a)%b) + x%a -> x%(a*b) for numbers a and b, each times a factor."""
     for atom in list(coefs):
         k = coefs.get(atom, 0)
-        if not k or not isinstance(atom, Mod) or not isinstance(atom.den, int):
+        if not k or not isinstance(atom, Mod):
             continue
         whole = floordiv(atom.num, atom.den)
+        if not isinstance(atom.den, int):
+            terms, c = _terms(whole * atom.den)
+            if terms and all(coefs.get(t, 0) == k * tc for t, tc in terms):
+                rest = {a: v for a, v in coefs.items() if a != atom and a not in dict(terms)}
+                return _add((*rest.items(), (atom.num, k), (const - k * c, 1)))
+            continue
         # x may be a sum whose quotient is one too: all of its terms must be there, scaled
         terms, c = _terms(whole)
         want = k * atom.den
@@ -374,22 +380,35 @@ def floordiv(x: Int, d: Int) -> Int:
         return 1
     if low(x) >= 0 and high(x) < low(d):
         return 0
+    whole, rest = _multiples(x, d)
+    if low(rest) >= 0 and high(rest) < low(d):
+        return whole
+    return whole + FloorDiv(rest, d)
+
+
+def _multiples(x: Int, d: Index) -> tuple[Int, Int]:
+    """x = d * quotient + rest, with the terms in the quotient that have `d` as a factor."""
     terms, const = _terms(x)
-    whole = [(_exact(a, d), c) for a, c in terms]
-    if terms and const == 0 and all(q is not None for q, _ in whole):
-        return _add([(q, c) for q, c in whole if q is not None])
-    return FloorDiv(x, d)
+    whole = [(q, c) for a, c in terms if (q := _exact(a, d)) is not None]
+    if not whole:
+        return 0, x
+    return _add(whole), _add([*((a, c) for a, c in terms if _exact(a, d) is None), (const, 1)])
 
 
 def _exact(x: Index, d: Index) -> Int | None:
     """x / d when d is a factor of x."""
     if x == d:
         return 1
-    if isinstance(x, Product) and d in x.factors:
-        rest = list(x.factors)
-        rest.remove(d)
-        return rest[0] if len(rest) == 1 else Product(tuple(rest))
-    return None
+    if not isinstance(x, Product):
+        return None
+    rest = list(x.factors)
+    for f in d.factors if isinstance(d, Product) else (d,):
+        if f not in rest:
+            return None
+        rest.remove(f)
+    if not rest:
+        return 1
+    return rest[0] if len(rest) == 1 else Product(tuple(rest))
 
 
 def _split(x: Index, d: int) -> tuple[Int, Int]:
@@ -459,10 +478,12 @@ def mod(x: Int, d: Int) -> Int:
         return 0
     if low(x) >= 0 and high(x) < low(d):
         return x
-    terms, const = _terms(x)
-    if terms and const == 0 and all(_exact(a, d) is not None for a, _ in terms):
+    _, rest = _multiples(x, d)
+    if isinstance(rest, int) and rest == 0:
         return 0
-    return Mod(x, d)
+    if low(rest) >= 0 and high(rest) < low(d):
+        return rest
+    return Mod(rest, d)
 
 
 @lru_cache(_REMEMBERED)

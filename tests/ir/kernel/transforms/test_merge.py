@@ -85,6 +85,6 @@ def test_a_loop_whose_length_is_known_at_run_time_is_found_by_division() -> None
     for j in n:
       t[64*i + j] = a[i*n + j]
   for y_x in 4*n:
-    r[(y_x%n) + n*(y_x//n)] = (t[64*(y_x//n) + (y_x%n)] if {inside} else 0) if {inside}
+    r[y_x] = (t[64*(y_x//n) + (y_x%n)] if {inside} else 0) if {inside}
 """,
     )
