@@ -83,6 +83,20 @@ def pieces(outputs: Sequence[Node]) -> Pieces | None:
     return Pieces(tuple(found), homes)
 
 
+def split(piece: Piece) -> tuple[Piece, ...]:
+    """The piece in smaller ones, of an op each where they can be: what their programs compute, other graphs need too.
+    Products of a contraction stay in its sum."""
+    contracts = contraction(piece.root) is not None
+    products_of = set(map(id, products(piece.root))) if contracts else set[int]()
+    alone = [
+        n
+        for n in piece.inside
+        if id(n) not in products_of and (n.op in ELEMENTWISE or n.op is Op.PAD) and elements(n.shape) != 0
+    ]
+    stored = {id(n) for n in (*piece.leaves, *alone)}
+    return (*[_piece(n, stored, False) for n in alone], _piece(piece.root, stored, contracts))
+
+
 def _positional(order: Sequence[Node]) -> set[int]:
     """The elementwise nodes, by id, that follow from positions and constants in few calls, as masks of windows do: they
     are computed wherever they are read, as those are."""

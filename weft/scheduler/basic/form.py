@@ -14,20 +14,24 @@ from math import prod
 from typing import Generic, TypeAlias, TypeVar
 
 from weft.ir import graph
-from weft.ir.dtypes import DType, float32, uint32
+from weft.ir.dtypes import DType, float32, int32, int64, uint32
 from weft.ir.graph import Axes, Box, Fill, Node, Shape
 from weft.ir.index import Int, Var
 from weft.ir.movement import source
 from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.basic.cut import Piece
+from weft.scheduler.kernelize.contraction import contraction
 from weft.scheduler.outline import is_plain
 
-REDUCED_BOUNDS = (1 << 6, 1 << 12, 1 << 24, 1 << 40)
+REDUCED_BOUNDS = (1 << 12, 1 << 24, 1 << 40)
 """Largest values of runtime variables where axes are reduced: an axis has the first that it does not exceed. A kernel's
-rules judge by these, and its local buffers are as large."""
+rules judge by these, and its local buffers are as large. Each further bound multiplies the programs."""
 
-ELEMENTWISE_BOUNDS = (1 << 12, 1 << 24, 1 << 40)
+PRODUCT_BOUNDS = (1 << 6, *REDUCED_BOUNDS)
+"""The same for products: with tiles for large ones, small ones take up to a hundred times longer."""
+
+ELEMENTWISE_BOUNDS = (1 << 24, 1 << 40)
 """As above, where none is: all axes have the first that the number of elements does not exceed."""
 
 A = TypeVar("A")
@@ -52,9 +56,10 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A float32 number that is no part of the form: its bits are a runtime variable, the one of that number."""
+    """A number that is no part of the form: its 32 bits are a runtime variable, the one of that number."""
 
     number: int
+    dtype: DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +99,7 @@ class Form:
     @property
     def variables(self) -> tuple[Var, ...]:
         """The axes' sizes, and the bits of numbers."""
-        bits = [Var(f"c{k}", 0, (1 << 32) - 1) for k in range(self.numbers)]
-        return (*self.axes, *bits)
+        return (*self.axes, *bit_variables(self.numbers))
 
     @property
     def axes(self) -> tuple[Var, ...]:
@@ -163,10 +167,11 @@ class _Reading:
         match n.op:
             case Op.CONST:
                 assert isinstance(n.attrs, Fill)
-                if n.dtype is float32 and not is_plain(n.attrs.value, n.dtype):
-                    self.numbers.append(int.from_bytes(struct.pack("<f", n.attrs.value), "little"))
-                    return Number(len(self.numbers) - 1)
-                return Constant(n.dtype, n.attrs)
+                bits = bits_of(n.attrs, n.dtype)
+                if bits is None:
+                    return Constant(n.dtype, n.attrs)
+                self.numbers.append(bits)
+                return Number(len(self.numbers) - 1, n.dtype)
             case Op.RANGE:
                 (at,) = index
                 if not isinstance(at, Var) or at.hi + 1 != n.shape[0]:
@@ -210,19 +215,20 @@ class _Reading:
         groups = [*_runs(own, self.orders), *_runs(reduced, self.orders)]
         number = {g[0]: k for k, g in enumerate(groups)}
         sizes = tuple([prod(v.hi + 1 for v in g) for g in groups])
-        bounds = _bounds(sizes, bool(reduced))
-        count = sum(1 for g in groups if g[0] in own)
         root = self.piece.root
+        bounds = _bounds(sizes, bool(reduced), contraction(root) is not None)
+        count = sum(1 for g in groups if g[0] in own)
         op = root.op if root.op in REDUCE else None
         dtypes = tuple([n.dtype for n, _ in self.leaves])
         form = Form(_renamed(tree, number), op, count, bounds, dtypes, self.device, len(self.numbers))
         return Formed(form, (*sizes, *self.numbers), tuple([n for n, _ in self.leaves]))
 
 
-def _bounds(sizes: Sequence[int], reduces: bool) -> tuple[int, ...]:
+def _bounds(sizes: Sequence[int], reduces: bool, contracts: bool) -> tuple[int, ...]:
     """The largest value of each axis."""
     if reduces:
-        return tuple([next(b for b in REDUCED_BOUNDS if n <= b) for n in sizes])
+        known = PRODUCT_BOUNDS if contracts else REDUCED_BOUNDS
+        return tuple([next(b for b in known if n <= b) for n in sizes])
     return (next(b for b in ELEMENTWISE_BOUNDS if prod(sizes) <= b),) * len(sizes)
 
 
@@ -295,19 +301,39 @@ def _built(form: Form, tree: Tree[int], leaves: dict[int, Node]) -> Node:
             return _spread(leaves[k], axes, sizes)
         case Constant(dtype, fill):
             return graph.const(fill.value, dtype, sizes)
-        case Number(k):
-            return _spread(_number(form.variables[len(sizes) + k]), (), sizes)
+        case Number(k, dtype):
+            return _spread(number_of(form.variables[len(sizes) + k], dtype), (), sizes)
         case Position(dtype, axis):
             return _spread(graph.arange(sizes[axis], dtype), (axis,), sizes)
         case Call(op, dtype, operands):
             return graph.apply(op, tuple([_built(form, t, leaves) for t in operands]), dtype=dtype)
 
 
-def _number(bits: Var) -> Node:
-    """The float32 number of these bits, without dimensions."""
+def bits_of(fill: Fill, dtype: DType) -> int | None:
+    """The bits of a number that is no part of a form; None for one that is."""
+    value = fill.value
+    if is_plain(value, dtype):
+        return None
+    if dtype is float32:
+        return int.from_bytes(struct.pack("<f", value), "little")
+    if dtype in (int32, int64) and -(1 << 31) <= value < 1 << 31:
+        return int(value) % (1 << 32)
+    return None
+
+
+def bit_variables(numbers: int) -> list[Var]:
+    """The variables of so many numbers' bits."""
+    return [Var(f"c{k}", 0, (1 << 32) - 1) for k in range(numbers)]
+
+
+def number_of(bits: Var, dtype: DType) -> Node:
+    """The number of these bits, without dimensions."""
     at = graph.apply(Op.SHRINK, (graph.arange(bits.hi + 1),), Box((bits,), (1,)), shape=(1,))
     word = graph.apply(Op.CAST, (graph.apply(Op.RESHAPE, (at,), shape=()),), dtype=uint32)
-    return graph.apply(Op.BITCAST, (word,), dtype=float32)
+    if dtype is float32:
+        return graph.apply(Op.BITCAST, (word,), dtype=float32)
+    signed = graph.apply(Op.BITCAST, (word,), dtype=int32)
+    return signed if dtype is int32 else graph.apply(Op.CAST, (signed,), dtype=dtype)
 
 
 def _spread(n: Node, axes: tuple[int, ...], sizes: Shape) -> Node:

@@ -9,15 +9,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from weft.backends.protocol import Device
 from weft.ir import graph
 from weft.ir.graph import Node, Shape
 from weft.ir.index import Var, evaluate
 from weft.ir.kernel.algorithm import Algorithm
 from weft.lazy_dataclass import dataclass
-from weft.scheduler.basic.cut import Piece
+from weft.scheduler.basic.cut import Piece, split
 from weft.scheduler.basic.form import Form, built, formed
 from weft.scheduler.basic.sizes import SizedForm, graph_of, sized
 from weft.scheduler.kernelize import KernelSpec, kernelize_all
+from weft.scheduler.programs import missing
+
+PROGRAM_SECONDS = 0.01
+"""The time in which a basic kernel's program is compiled."""
+
+KERNEL_SECONDS = 1e-4
+"""The time that one more kernel takes, in building a plan and in a few runs of it."""
 
 FORMS_KEPT = 2048
 """Kernels of forms in memory; the one made longest ago goes first."""
@@ -61,17 +69,30 @@ class _Sized:
 
 
 class Kernels:
-    """The kernels of one graph's pieces."""
+    """The kernels of one graph's pieces. `counts`: how often a key comes."""
 
-    def __init__(self, device: str, buffers: int) -> None:
-        self.device, self.buffers = device, buffers
-        self.known: dict[Key, _Sized] = {}
+    def __init__(self, device: Device, counts: Mapping[Key, int]) -> None:
+        self.device, self.counts = device, counts
+        self.name, self.buffers = device.info.name, device.info.bounds.parameters
+        self.known: dict[Key, _Sized | None] = {}
+        """By the keys of pieces; None for those that are split."""
+        self.made: set[Node] = set()
+        """The nodes that kernels compute, up to here."""
+        self.there: dict[Algorithm, bool] = {}
+        """The algorithms up to here; False for those whose programs have to be compiled."""
+        self.missing = 0
+        """The number of programs that have to be compiled."""
 
     def of(self, piece: Piece, key: Key, homes: Mapping[Node, Node]) -> list[BasicKernel]:
         """The kernels of a piece, which has this key. `homes`: the nodes in whose memory others are."""
-        found = self.known.get(key)
+        if piece.root in self.made:  # a part of several pieces
+            return []
+        if key not in self.known:
+            self.known[key] = self._chosen(piece, key)
+        found = self.known[key]
         if found is None:
-            found = self.known[key] = self.made(piece)
+            return [k for p in split(piece) for k in self.of(p, key_of(p), homes)]
+        self.made.add(piece.root)
         kernels, leaves = found.kernels, piece.leaves
         nodes: dict[Node, Node] = {}
         for n, k in zip(kernels.leaves, found.order, strict=True):
@@ -79,7 +100,7 @@ class Kernels:
             nodes[n] = homes.get(leaf, leaf)
         nodes[kernels.root] = homes.get(piece.root, piece.root)
         for n, shape in found.between:
-            nodes[n] = graph.buffer(shape, n.dtype, self.device, None)
+            nodes[n] = graph.buffer(shape, n.dtype, self.name, None)
         made: list[BasicKernel] = []
         for spec, (own, flops, moved), sizes in zip(kernels.specs, found.own, found.sizes, strict=True):
             reads, writes = tuple([nodes[n] for n in spec.reads]), tuple([nodes[n] for n in spec.writes])
@@ -88,26 +109,64 @@ class Kernels:
             made.append(BasicKernel(own_spec, spec.algorithm, sizes))
         return made
 
-    def made(self, piece: Piece) -> _Sized:
-        """The kernels of a piece alike."""
-        form = formed(piece, self.device)
+    def _chosen(self, piece: Piece, key: Key) -> _Sized | None:
+        """The kernels of a piece alike; None where it is better to split it."""
+        found = self._of(piece)
+        parts = split(piece)
+        if len(parts) > 1:
+            if found is None:
+                return None
+            new = self._missing([found])
+            if new:
+                of_parts = [self._of(p) for p in parts]
+                if None not in of_parts:
+                    others = len(self._missing([x for x in of_parts if x is not None]))
+                    if (len(new) - others) * PROGRAM_SECONDS > self.counts.get(key, 1) * len(
+                        parts
+                    ) * KERNEL_SECONDS:
+                        return None
+        if found is None:
+            found = self._of_sizes(piece)
+        self._take(found)
+        return found
+
+    def _missing(self, found: Sequence[_Sized]) -> set[Algorithm]:
+        """The algorithms of these kernels whose programs are not there, nor to be compiled for others."""
+        wanted = dict.fromkeys(
+            s.algorithm for x in found for s in x.kernels.specs if s.algorithm not in self.there
+        )
+        return set(missing(list(wanted), self.device)) if wanted else set()
+
+    def _take(self, found: _Sized) -> None:
+        """Count these kernels among those that are needed."""
+        new = self._missing([found])
+        self.there.update({s.algorithm: s.algorithm not in new for s in found.kernels.specs})
+        self.missing += len(new)
+
+    def _of(self, piece: Piece) -> _Sized | None:
+        """The kernels of a piece's form; None where it has none but for its sizes."""
+        form = formed(piece, self.name)
         if form is not None:
             number = {n: k for k, n in enumerate(piece.leaves)}
             order = tuple([number[n] for n in form.leaves])
             return _for_sizes(_of_form(form.form, self.buffers), order, form.sizes)
-        everything = tuple(range(len(piece.leaves)))
-        found = sized(piece, self.device)
-        if found is not None:
-            return _for_sizes(_of_form(found.form, self.buffers), everything, found.sizes)
-        copy: dict[Node, Node] = {n: graph.buffer(n.shape, n.dtype, self.device, None) for n in piece.leaves}
+        found = sized(piece, self.name)
+        if found is None:
+            return None
+        return _for_sizes(_of_form(found.form, self.buffers), tuple(range(len(piece.leaves))), found.sizes)
+
+    def _of_sizes(self, piece: Piece) -> _Sized:
+        """The kernels of a piece for its sizes."""
+        copy: dict[Node, Node] = {n: graph.buffer(n.shape, n.dtype, self.name, None) for n in piece.leaves}
         for n in (*piece.inside, piece.root):
-            device = self.device if n.inputs else None
+            device = self.name if n.inputs else None
             copy[n] = graph.intern(
                 n.op, tuple([copy[i] for i in n.inputs]), n.attrs, n.shape, n.dtype, device
             )
         root = copy[piece.root]
         specs = _kernels(root, self.buffers)
-        return _for_sizes(_Kernels(specs, tuple([copy[n] for n in piece.leaves]), root), everything, ())
+        made = _Kernels(specs, tuple([copy[n] for n in piece.leaves]), root)
+        return _for_sizes(made, tuple(range(len(piece.leaves))), ())
 
 
 def _of_form(form: Form | SizedForm, buffers: int) -> _Kernels:

@@ -6,6 +6,7 @@ them, all graphs share them, and on disk they are kept for good. The plan is as 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from weft.backends.protocol import Device
@@ -16,7 +17,7 @@ from weft.scheduler.basic.cut import Pieces, pieces
 from weft.scheduler.basic.kernels import BasicKernel, Kernels, Key, key_of
 from weft.scheduler.build import Job, Prepared, assembled
 from weft.scheduler.copies import Copies
-from weft.scheduler.programs import compiled, missing
+from weft.scheduler.programs import compiled
 from weft.scheduler.unrolled import Unrolled
 
 
@@ -58,18 +59,12 @@ class Draft:
     def kernels(self, device: Device, most: int | None = None) -> Basic | None:
         """The kernels of the pieces. None where more than `most` programs would have to be compiled for them: the rest
         of the kernels is not made then."""
-        kernels = Kernels(device.info.name, device.info.bounds.parameters)
+        kernels = Kernels(device, Counter(self.keys))
         found: list[BasicKernel] = []
-        known: set[Algorithm] = set()
-        new = 0
         for piece, key in zip(self.cut.pieces, self.keys, strict=True):
-            fresh = kernels.of(piece, key, self.cut.homes)
-            found += fresh
-            if most is not None and (others := [k.algorithm for k in fresh if k.algorithm not in known]):
-                known.update(others)
-                new += len(missing(others, device))
-                if new > most:
-                    return None
+            found += kernels.of(piece, key, self.cut.homes)
+            if most is not None and kernels.missing > most:
+                return None
         return Basic(self.job, tuple(found))
 
 

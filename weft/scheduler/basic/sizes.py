@@ -13,16 +13,34 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.ir import graph
-from weft.ir.graph import Along, Attrs, Axes, Box, Node, Padding, ScatterCombine, Shape, Window, elements
+from weft.ir.graph import (
+    Along,
+    Attrs,
+    Axes,
+    Box,
+    Fill,
+    Node,
+    Padding,
+    ScatterCombine,
+    Shape,
+    Window,
+    elements,
+)
 from weft.ir.index import Int, Var, evaluate, substitute, variables
 from weft.ir.ops import ELEMENTWISE, REDUCE, Op
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.basic.cut import Piece
+from weft.scheduler.basic.form import (
+    PRODUCT_BOUNDS,
+    REDUCED_BOUNDS,
+    Number,
+    bit_variables,
+    bits_of,
+    number_of,
+)
 from weft.scheduler.kernelize.contraction import contraction
 
-BOUNDS = (1 << 6, 1 << 12, 1 << 24, 1 << 40)
-"""Largest values of runtime variables: each has the first that its value does not exceed. A kernel's rules judge by
-these, and its local buffers are as large."""
+WINDOWS = frozenset({Op.SHEAR, Op.UNSHEAR})
 
 SMALL_PADDING = 8
 """Paddings up to this are part of the form: those of windows."""
@@ -30,12 +48,19 @@ SMALL_PADDING = 8
 
 @dataclass(frozen=True, slots=True)
 class SizedForm:
-    """Rows of a graph, leaves first: a leaf's dtype and shape; a node's op, attributes, dtype, shape and inputs."""
+    """Rows of a graph, leaves first: a leaf's dtype and shape; a node's op, attributes, dtype, shape and inputs.
+    `numbers`: how many constants are no part of the form."""
 
     rows: tuple[tuple[Any, ...], ...]
     leaves: int
-    variables: tuple[Var, ...]
+    sizes: tuple[Var, ...]
     device: str
+    numbers: int = 0
+
+    @property
+    def variables(self) -> tuple[Var, ...]:
+        """The sizes, and the bits of numbers."""
+        return (*self.sizes, *bit_variables(self.numbers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +79,7 @@ def sized(piece: Piece, device: str) -> Sized | None:
     """The form of a piece; None where it has none but for its sizes. Nor has a convolution: tiles for images of any
     size are several times slower than those for the one."""
     nodes = (*piece.leaves, *piece.inside, piece.root)
-    if any(n.op in (Op.SHEAR, Op.UNSHEAR) for n in piece.inside) and contraction(piece.root) is not None:
+    if any(n.op in WINDOWS for n in piece.inside) and contraction(piece.root) is not None:
         return None
     if any(0 in n.shape or not all(isinstance(s, int) for s in n.shape) for n in nodes):
         return None
@@ -69,6 +94,10 @@ class _Unknowns:
 
     def __init__(self, piece: Piece) -> None:
         self.piece, self.leaves = piece, frozenset(piece.leaves)
+        tiled = contraction(piece.root) is not None or any(n.op in WINDOWS for n in piece.inside)
+        self.bounds = PRODUCT_BOUNDS if tiled else REDUCED_BOUNDS
+        self.numbers: list[int] = []
+        """The bits of numbers that are no part of the form."""
         self.values: dict[Var, int] = {}
         self.known: dict[Var, Int] = {}
         """The variables that were found to be other expressions."""
@@ -76,7 +105,7 @@ class _Unknowns:
     def run(self, device: str) -> Sized:
         piece = self.piece
         shapes: dict[Node, Shape] = {}
-        attrs: dict[Node, Attrs] = {}
+        attrs: dict[Node, Attrs | Number] = {}
         for n in piece.leaves:
             shapes[n] = tuple([self.size(int(s)) for s in n.shape])  # pyright: ignore[reportArgumentType]
         for n in (*piece.inside, piece.root):
@@ -97,14 +126,14 @@ class _Unknowns:
         for n in number:
             if tuple([evaluate(s, env) for s in self.renamed(shapes[n], names)]) != n.shape:
                 raise _NoForm
-        form = SizedForm(tuple(rows), len(piece.leaves), tuple(found), device)
-        return Sized(form, tuple(found.values()))
+        form = SizedForm(tuple(rows), len(piece.leaves), tuple(found), device, len(self.numbers))
+        return Sized(form, (*found.values(), *self.numbers))
 
     def size(self, value: int, low: int = 2) -> Int:
         """A size of which nothing is known yet; a number where variables begin at a larger one."""
         if value < low:
             return value
-        v = Var(f"@{len(self.values)}", low, next(b for b in BOUNDS if value <= b))
+        v = Var(f"@{len(self.values)}", low, next(b for b in self.bounds if value <= b))
         self.values[v] = value
         return v
 
@@ -145,7 +174,7 @@ class _Unknowns:
             out.append(substitute(x, {v: names[v] for v in variables(x)}))
         return tuple(out)
 
-    def with_names(self, attrs: Attrs, names: dict[Var, Int]) -> Attrs:
+    def with_names(self, attrs: Attrs | Number, names: dict[Var, Int]) -> Attrs | Number:
         """Attributes over these variables."""
         match attrs:
             case Box(start, step):
@@ -155,9 +184,12 @@ class _Unknowns:
             case _:
                 return attrs
 
-    def node(self, n: Node, inputs: Sequence[Shape]) -> tuple[Shape, Attrs]:
+    def node(self, n: Node, inputs: Sequence[Shape]) -> tuple[Shape, Attrs | Number]:
         """The shape of a node, and its attributes."""
         match n.op, n.attrs:
+            case Op.CONST, Fill() if (bits := bits_of(n.attrs, n.dtype)) is not None:
+                self.numbers.append(bits)
+                return tuple([self.size(int(s)) for s in n.shape]), Number(len(self.numbers) - 1, n.dtype)  # pyright: ignore[reportArgumentType]
             case ((Op.CONST | Op.RANGE), attrs):
                 return tuple([self.size(int(s)) for s in n.shape]), attrs  # pyright: ignore[reportArgumentType]
             case op, attrs if op in ELEMENTWISE or op is Op.CONTIGUOUS or op is Op.FLIP:
@@ -266,6 +298,11 @@ def graph_of(form: SizedForm) -> SizedGraph:
         dtype, shape = row
         made.append(graph.buffer(shape, dtype, form.device, None))
     for op, attrs, dtype, shape, inputs in form.rows[form.leaves :]:
+        if attrs.__class__ is Number:
+            value = number_of(form.variables[len(form.sizes) + attrs.number], dtype)
+            value = graph.apply(Op.RESHAPE, (value,), shape=(1,) * len(shape))
+            made.append(graph.apply(Op.EXPAND, (value,), shape=shape))
+            continue
         numbers: tuple[int, ...] = inputs
         over = tuple([made[k] for k in numbers])
         made.append(graph.intern(op, over, attrs, shape, dtype, form.device if over else None))
