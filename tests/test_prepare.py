@@ -16,7 +16,9 @@ from weft import prepare as basics
 from weft.__main__ import main
 from weft.backends.registry import open_device
 from weft.errors import ArgumentError
-from weft.prepare import Sample, prepare
+from weft.prepare import prepare
+from weft.prepare.networks import NETWORKS, Sample
+from weft.prepare.routines import ROUTINES, Routine
 from weft.scheduler import families, programs
 from weft.scheduler import realize as realization
 from weft.scheduler.basic import beside
@@ -106,7 +108,7 @@ def test_prepared_programs_compute_the_same() -> None:
     )
 
 
-@pytest.mark.parametrize("sample", basics.SAMPLES, ids=lambda s: s.name)
+@pytest.mark.parametrize("sample", NETWORKS, ids=lambda s: s.name)
 def test_each_sample_has_a_row_of_logits_for_each_target(sample: Sample) -> None:
     weft.manual_seed(0)
     shape = sample.shape
@@ -114,6 +116,25 @@ def test_each_sample_has_a_row_of_logits_for_each_target(sample: Sample) -> None
     with weft.no_grad():  # nothing is computed
         logits = sample.network()(x)
     assert logits.shape[0] == shape[0] * (shape[1] if sample.ids else 1)
+
+
+@pytest.mark.parametrize("routine", ROUTINES, ids=lambda r: r.name)
+def test_each_routine_computes_numbers(routine: Routine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_TIERS", "0")
+    weft.manual_seed(0)
+    for result in list(routine.results())[::7]:
+        assert not np.isnan(result.detach().numpy().astype(np.float64)).any()
+
+
+def test_single_ops_of_other_sizes_need_no_compiler() -> None:
+    list(prepare([r for r in ROUTINES if r.name == "elements"]))
+    programs._compiled.clear()
+    x, y = weft.rand(31).realize(), weft.rand(3, 9).realize()
+    device = open_device("cpu:0")
+    for t in (x.exp(), x * 0.3, y + y[0].clone().realize(), 1.0 - y):
+        own = snapshot(signature([t.value.node]))
+        found = basic_plans.basic(Job(own.outputs, own.leaves, (), {}), device)
+        assert found is not None and not programs.missing(found.algorithms, device)
 
 
 @pytest.mark.parametrize(("name", "value"), [("WEFT_CACHE_DIR", ""), ("WEFT_TIERS", "0")])

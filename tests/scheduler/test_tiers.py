@@ -39,6 +39,8 @@ def tiered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(tiers, "PIECE_SECONDS", 0.1)  # so that basic plans are worth their programs
     monkeypatch.setattr(tiers, "ASK_AT_ONCE_SECONDS", 100.0)
     monkeypatch.setattr(tiers, "PATIENCE", 1e6)
+    monkeypatch.setattr(tiers, "SMALL_SECONDS", 0.0)
+    monkeypatch.setattr(tiers, "_luck", tiers._Luck())
     tables = (realization._plans, families._families, families._met, programs._compiled)
     for table in tables:
         table.clear()
@@ -117,12 +119,13 @@ def test_what_takes_long_to_build_is_asked_for_at_once(asked: Asked, monkeypatch
 def test_where_many_programs_are_missing_they_are_compiled_for_later(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tiers, "PROGRAM_SECONDS", 10.0)
+    monkeypatch.setattr(tiers, "MISSING_SHARE", 1e6)
     monkeypatch.setattr(tiers, "ASK_AT_ONCE_SECONDS", 0.0)
     computed()
     assert len(plan().steps) < 6
     assert [t.name for t, _ in asked.tasks] == [None]
     asked.work()
+    monkeypatch.setattr(tiers, "_luck", tiers._Luck())
     for table in (realization._plans, families._met):
         table.clear()
     for kept in Path(os.environ["WEFT_CACHE_DIR"]).glob("plan/*/*"):
@@ -152,10 +155,101 @@ def test_a_basic_plan_is_kept_for_the_next_process(asked: Asked, monkeypatch: py
     assert plan().steps == steps and not asked.tasks
 
 
-def test_small_graphs_wait_for_their_final_plans(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiers, "WORTH_SECONDS", 100.0)
+def test_small_graphs_are_asked_for_late(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers, "SMALL_SECONDS", 1e6)
+    for _ in range(tiers.SMALL_RUNS_ASKED_AFTER - 1):
+        computed()
+    assert len(plan().steps) > 6 and not asked.tasks
     computed()
-    assert len(plan().steps) < 6 and not asked.tasks
+    assert len(asked.tasks) == 1
+
+
+def test_small_graphs_are_tried_less_and_less_where_programs_are_missing(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiers, "MISSING_SHARE", 1e6)
+    tried: list[int] = []
+    draft = basic_plans.draft
+
+    def counting(job: Job) -> object:
+        tried.append(k)
+        return draft(job)
+
+    monkeypatch.setattr(basic_plans, "draft", counting)
+    x = weft.tensor(X)
+    for k in range(12):
+        y = x.sin()
+        for _ in range(k):  # a structure of its own
+            y = y.cos() @ x.T @ x
+        y.realize()
+    assert tried == [0, 2, 6]
+    monkeypatch.setattr(tiers, "MISSING_SHARE", 1.0)
+    for k in range(12, 40):
+        y = x.exp()
+        for _ in range(k - 12):
+            y = y.tanh() @ x.T @ x
+        y.realize()
+        if len(tried) > 4:
+            break
+    assert tried[4] == tried[3] + 1
+
+
+def families_model(rows: int) -> tuple[Tensor, np.ndarray]:
+    """The model with so many rows of its own, and what it gives."""
+    data = np.random.default_rng(rows).standard_normal((rows, 8)).astype(np.float32)
+    x = weft.tensor(data)
+    scores = data @ data.T
+    shares = np.exp(scores - scores.max(1, keepdims=True))
+    mixed = shares / shares.sum(1, keepdims=True) @ data
+    centred = mixed - mixed.mean(1, keepdims=True)
+    expected = centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-5)
+    return F.layer_norm((x @ x.T).softmax(-1) @ x, (8,)), expected
+
+
+def plan_of(t: Tensor) -> Plan:
+    return realization.plan_for(signature([t.value.node]), open_device("cpu:0"), at_once=True)
+
+
+def test_a_second_size_has_a_basic_plan_for_all(asked: Asked) -> None:
+    steps = []
+    for rows in (6, 11, 9, 14, 11):
+        y, expected = families_model(rows)
+        found = plan_of(y)
+        steps.append(len(found.steps))
+        assert all(s.name.startswith("basic_") for s in found.steps)
+        np.testing.assert_allclose(y.numpy(), expected, rtol=1e-4, atol=1e-5)
+    assert len(set(steps)) == 1
+    y, expected = families_model(13)
+    assert plan_of(y).shared is not None
+    assert any(t.variables for t, _ in asked.tasks), "the final plan for all sizes was asked for"
+    asked.work()
+    for rows in (13, 9, 17):
+        y, expected = families_model(rows)
+        assert len(plan_of(y).steps) < steps[0], "the one that is there serves old sizes and new ones"
+        np.testing.assert_allclose(y.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_plan_for_all_sizes_that_fails_beside_is_built_here(asked: Asked) -> None:
+    for k in range(12):
+        families_model(6 + k)[0].realize()
+    (_, done), *_ = [x for x in asked.tasks if x[0].variables]
+    done(False)
+    y, expected = families_model(9)
+    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-4, atol=1e-5)
+    assert not any(s.name.startswith("basic_") for s in plan_of(families_model(9)[0]).steps)
+
+
+def test_a_basic_plan_for_all_sizes_is_kept_for_the_next_process(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rows in (6, 11):
+        families_model(rows)[0].realize()
+    for table in (realization._plans, families._families, families._met, programs._compiled):
+        table.clear()
+    monkeypatch.setattr(basic_plans, "draft", None)  # nothing is made anew
+    y, expected = families_model(13)
+    assert plan_of(y).shared is not None
+    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_kernels_are_not_made_where_too_many_programs_are_missing() -> None:
@@ -384,7 +478,7 @@ def test_a_task_survives_packing() -> None:
     sig = signature([F.gelu(model()).value.node])
     back = pickle.loads(packed(Task(sig.key.rows, "cpu:0", "name")))
     assert back.rows == sig.key.rows
-    assert worker.signature_of(back).digest() == sig.digest()
+    assert back.signature().digest() == sig.digest()
 
 
 def test_threads_take_over_together(asked: Asked) -> None:

@@ -13,7 +13,7 @@ from weft.ir.calls import expand_calls
 from weft.ir.errors import IRError
 from weft.ir.graph import Node, elements
 from weft.ir.graph_verify import verify_graph
-from weft.ir.index import Var, high
+from weft.ir.index import Int, Var, high
 from weft.ir.kernel.algorithm import rate_dtype
 from weft.ir.kernel.verify import verify as verify_algorithm
 from weft.ir.loops import LoopKind
@@ -261,6 +261,7 @@ class Assembly:
                 for k, n in enumerate(self.job.outputs)
             ),
             variables=self.job.variables,
+            computed=self.computed(),
             largest=self.largest(),
             check=self.verify if settings.verify() else None,
         )
@@ -273,6 +274,11 @@ class Assembly:
         replaced = {len(self.leaf) + k: i for k, i in given.items()}
         traces = [self.traces[id(info)](step) for step, info in zip(commands.steps, infos, strict=True)]
         verify_plan(commands, traces, self.job.leaves, replaced)
+
+    def computed(self) -> tuple[Int, ...]:
+        """The values of kernels' variables that follow from the job's."""
+        values = [x for _, own in self.chosen.values() for x in own.values()]
+        return tuple(dict.fromkeys(x for x in values if not isinstance(x, int)))
 
     def programs(self) -> dict[CompiledProgram, int]:
         """The distinct programs, numbered."""
@@ -293,8 +299,10 @@ class Assembly:
                 offsets.append(offset)
             return inside[offset]
 
-        def constant(x: int) -> int:
-            return len(runtime) + x
+        computed = {x: k for k, x in enumerate(self.computed())}
+
+        def constant(x: Int) -> int:
+            return len(runtime) + (len(computed) + x if isinstance(x, int) else computed[x])
 
         for k, spec in enumerate(self.specs):
             if isinstance(spec, ScanSpec):

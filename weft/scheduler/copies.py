@@ -48,7 +48,7 @@ class Copies:
         target: int,
         source: int,
         node: Node,
-        chosen: Mapping[KernelSpec, tuple[CompiledProgram, Mapping[str, int]]],
+        chosen: Mapping[KernelSpec, tuple[CompiledProgram, Mapping[str, Int]]],
         number: Mapping[CompiledProgram, int],
         runtime: Mapping[str, int],
     ) -> tuple[Step, KernelInfo]:

@@ -80,6 +80,7 @@ def store(key: str, plan: Unrolled, where: Sequence[tuple[str, str]]) -> None:
     record = {
         "key": key,
         "steps": _items(plan.items, variables, infos),
+        "computed": [encoded(x, variables) for x in plan.computed],
         "commands": [plan.externals, plan.offsets, plan.workspace_bytes],
         "replaces": [[o.replaces, o.over] for o in plan.outputs],
         "kernels": [[k.name, k.bytes, k.flops, k.why, k.written, k.dtype] for k in infos],
@@ -151,6 +152,7 @@ def _read(
         codes=tuple(codes),
         outputs=tuple(outputs),
         variables=variables,
+        computed=tuple([decoded(x, variables) for x in record["computed"]]),
         largest=tuple([Tenant(str(n), int(b)) for n, b in record["largest"]]),
     )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft.backends.protocol import Device, Memory
 from weft.errors import MemoryPlanError, WeftError
@@ -41,6 +41,9 @@ from weft.scheduler.recipes import Recipe
 from weft.scheduler.signature import Key, Result, Signature, signature
 from weft.scheduler.unrolled import Unrolled
 from weft.scheduler.varying import Pattern, patterns
+
+if TYPE_CHECKING:
+    from weft.scheduler.basic.tiers import Final
 
 FAMILIES_KEPT = 256
 """Structures that are looked out for; the one met longest ago goes first."""
@@ -82,15 +85,18 @@ NEVER = 1 << 60
 """A number of turns that does not come."""
 
 Replaces: TypeAlias = tuple[tuple[int, int], ...]
-Maker: TypeAlias = "Callable[[Device, Signature, Mapping[int, int]], Unrolled]"
+Maker: TypeAlias = "Callable[[Device, Signature, Mapping[int, int]], tuple[Unrolled, Final | None]]"
+"""Plans, with what takes over from basic ones."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _General:
     """A plan for all sizes, and how it is given those of a graph."""
 
     plan: Plan | Unrolled
     """With `Unrolled`, a plan for each number of steps of its loops; see `plans`."""
+    final: Final | None
+    """The plan that takes over from a basic one."""
     graph: Callable[[], tuple[Node, ...]]
     recipe: Recipe
     lifted: tuple[tuple[int, Callable[[Scalar], bytes]], ...]
@@ -102,15 +108,22 @@ class _General:
     )
     """Plans by the values of their variables, none where no loop depends on them; and what graphs share of each."""
 
+    def settle(self, plan: Plan) -> None:
+        """Take this plan from now on."""
+        self.plan, self.final = plan, None
+        self.plans.clear()
+
     def plan_of(self, values: tuple[int, ...]) -> tuple[Plan, Shared]:
         """The plan for these values of its variables, and what graphs share of it."""
+        if self.final is not None and self.final.plan is not None:
+            self.settle(self.final.plan)
         at = values if isinstance(self.plan, Unrolled) else ()
         found = self.plans.get(at)
         if found is None:
             plan = self.plan
             if isinstance(plan, Unrolled):
                 plan = plan.plan({v.name: x for v, x in zip(self.variables, values, strict=True)})
-            found = self.plans[at] = plan, Shared(self.graph, seconds=_work_seconds(plan))
+            found = self.plans[at] = plan, Shared(self.graph, seconds=_work_seconds(plan), final=self.final)
             if len(self.plans) > LOOP_PLANS:
                 self.plans.pop(next(iter(self.plans)))
         return found
@@ -213,6 +226,18 @@ def known(sig: Signature, device: Device) -> Plan | None:
     own = outline_like_before(sig.key.rows)
     family = _family_if_any(device, (), own)
     return None if family is None else _found(family, own, sig.key.rows, device, (), None)
+
+
+def settled(
+    sig: Signature, device: Device, replaces: Replaces, final: Final, make: Callable[[], Plan]
+) -> Plan | None:
+    """The plan for a graph of a family whose basic one gives way to `final`, which `make` builds if it is not there."""
+    own = outline_like_before(sig.key.rows)
+    family = _families.get((device, replaces, own.key))
+    for general in family.plans if family is not None else ():
+        if general.final is final:
+            general.settle(final.plan or make())
+    return known_plan(sig, device, replaces)
 
 
 def known_plan(sig: Signature, device: Device, replaces: Replaces) -> Plan | None:
@@ -370,12 +395,12 @@ def _made(
     leaf = {n: k for k, n in enumerate((*made.leaves, *(made.numbers[k] for k in lifted)))}
     order = tuple([leaf[n] for n in sig.leaves])
     moved = {k: order.index(i) for k, i in replaces if i in order}
-    plan = make(device, sig, moved)
+    plan, final = make(device, sig, moved)
     names = [v.name for v in pattern.variables]
     used = tuple([names.index(v.name) for v in sig.variables])
     name = disk_cache.key_of(sig, moved, device)
     recipe = Recipe(pattern, order, len(made.leaves), lifted, fixed, used, name)
-    return _general(plan, recipe, rows, device)
+    return _general(plan, final, recipe, rows, device)
 
 
 def _loaded(recipe: Recipe, rows: tuple[Any, ...], device: Device) -> _General | None:
@@ -389,10 +414,12 @@ def _loaded(recipe: Recipe, rows: tuple[Any, ...], device: Device) -> _General |
     plan = disk_cache.load(recipe.plan, device, outputs, variables)
     if plan is None or plan.externals != len(recipe.order) + len(outputs):
         return None
-    return _general(plan, recipe, rows, device)
+    return _general(plan, None, recipe, rows, device)
 
 
-def _general(made: Unrolled, recipe: Recipe, rows: tuple[Any, ...], device: Device) -> _General:
+def _general(
+    made: Unrolled, final: Final | None, recipe: Recipe, rows: tuple[Any, ...], device: Device
+) -> _General:
     dtypes = list(number_dtypes(rows))
 
     def graph() -> tuple[Node, ...]:
@@ -400,7 +427,7 @@ def _general(made: Unrolled, recipe: Recipe, rows: tuple[Any, ...], device: Devi
 
     lifted = tuple([(k, packer(dtypes[k])) for k in recipe.lifted])
     variables = tuple([recipe.pattern.variables[k] for k in recipe.variables])
-    return _General(made if made.varies else made.plan({}), graph, recipe, lifted, variables)
+    return _General(made if made.varies else made.plan({}), final, graph, recipe, lifted, variables)
 
 
 def _bound(general: _General, own: Outline, device: Device, replaces: Replaces) -> Plan | None:
@@ -418,7 +445,11 @@ def _bound(general: _General, own: Outline, device: Device, replaces: Replaces) 
     plan, shared = general.plan_of(bound)
     if bound:
         shared = Shared(
-            shared.graph, tuple(zip(general.variables, bound, strict=True)), Runs(), shared.seconds
+            shared.graph,
+            tuple(zip(general.variables, bound, strict=True)),
+            Runs(),
+            shared.seconds,
+            shared.final,
         )
     return plan.bound(bound, feed, dict(replaces), shared)
 

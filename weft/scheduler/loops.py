@@ -12,7 +12,7 @@ from dataclasses import field
 
 from weft.backends.protocol import Launch, Step
 from weft.ir.graph import Node, elements
-from weft.ir.index import high
+from weft.ir.index import Int, high
 from weft.ir.kernel.algorithm import rate_dtype
 from weft.lazy_dataclass import dataclass
 from weft.scheduler import memory
@@ -24,8 +24,9 @@ from weft.scheduler.programs import CompiledProgram
 from weft.scheduler.unrolled import Item, Repeat
 
 Slot = int
-Chosen = Mapping[KernelSpec, tuple[CompiledProgram, Mapping[str, int]]]
-"""The program of each kernel, and the values of those of its variables that are constants of the plan."""
+Chosen = Mapping[KernelSpec, tuple[CompiledProgram, Mapping[str, Int]]]
+"""The program of each kernel, and the values of those of its variables that are constants of the plan, or follow from
+the plan's variables."""
 
 
 def nbytes(node: Node) -> int:
@@ -120,7 +121,7 @@ class Run:
     block: int
     slot: Callable[[Node], Slot]
     take: Callable[[int], Slot]
-    number: Callable[[int], int]
+    number: Callable[[Int], int]
     program: Mapping[CompiledProgram, int]
     variables: Mapping[str, int]
     copies: Copies

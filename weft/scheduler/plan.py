@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from time import perf_counter
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from weft.backends.protocol import Code, Commands, Device, Executable, Memory, Repeater
 from weft.backends.storage import Storage
@@ -16,6 +16,9 @@ from weft.ir.dtypes import DType
 from weft.ir.graph import Node
 from weft.ir.index import Int, Var, evaluate
 from weft.lazy_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from weft.scheduler.basic.tiers import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +69,14 @@ class Runs:
 @dataclass(frozen=True, slots=True, eq=False)
 class Shared:
     """The graph of all sizes that a plan was built for, values of its runtime variables, and the runs with these.
-    `seconds`: a run's time with the largest sizes, by rough rates, but for what starting kernels takes."""
+    `seconds`: a run's time with the largest sizes, by rough rates, but for what starting kernels takes; `final`: what
+    takes over, where it is a basic plan."""
 
     graph: Callable[[], tuple[Node, ...]]
     sizes: tuple[tuple[Var, int], ...] = ()
     runs: Runs = field(default_factory=Runs)
     seconds: float = 0.0
+    final: Final | None = None
 
     @property
     def outputs(self) -> tuple[Node, ...]:
@@ -114,8 +119,9 @@ class Within:
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """Everything that running a graph of one structure on one device takes. `largest`: what needs most memory;
-    `constants`: variables of the commands after the runtime ones, with the same values in every run; `feed`: where the
-    commands' leaves are not the graph's; `shared`: where it serves other graphs, too; `within`: where it does not keep
+    `constants`: variables of the commands after the runtime ones, with the same values in every run; `computed`: others
+    between these, which follow from the runtime ones once it is `bound`; `feed`: where the commands' leaves are not the
+    graph's; `shared`: where it serves other graphs, too; `within`: where it does not keep
     all values."""
 
     device: Device
@@ -134,6 +140,7 @@ class Plan:
     """Held by a run that updates memory in place and has to tell how far it got: runs are counted by the executable."""
     sizes: tuple[Size, ...] | None = None
     """Bytes, dtype, shape and memory of each result; None where runtime variables have a say."""
+    computed: tuple[Int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.sizes is None:
@@ -148,9 +155,13 @@ class Plan:
     ) -> Plan:
         """The plan for these values of the runtime variables, which serves other graphs, too. `replaces`: the leaf
         that is asked to be replaced, by the output."""
-        outputs, sizes = self.outputs, self.sizes
-        if sizes is None or replaces:
+        outputs, sizes, constants = self.outputs, self.sizes, (*values, *self.constants)
+        env: dict[str, int] = {}
+        if sizes is None or replaces or self.computed:
             env = {v.name: x for v, x in zip(self.variables, values, strict=True)}
+        if self.computed:
+            constants = (*values, *[int(evaluate(x, env)) for x in self.computed], *self.constants)
+        if sizes is None or replaces:
             outputs = tuple([
                 OutputSpec(
                     o.dtype,
@@ -162,7 +173,7 @@ class Plan:
             sizes = None
         made = Plan(  # once for each number that is new, and `replace` would look through all fields
             self.device, self.commands, self.codes, outputs, (), self.steps, self.executable, self.largest,
-            (*values, *self.constants), feed, shared, None, sizes,
+            constants, feed, shared, None, sizes,
         )  # fmt: skip
         object.__setattr__(made, "updating", self.updating)  # which goes with the executable
         return made

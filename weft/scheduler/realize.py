@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from weft import settings
@@ -49,7 +50,7 @@ class _Kept:
     @property
     def steps(self) -> int:
         """The steps that are kept for this graph alone."""
-        return len(self.plan.steps) if self.final is not None or not self.turns else 0
+        return len(self.plan.steps) if self.plan.shared is None else 0
 
 
 PLANS_KEPT = 1024
@@ -388,13 +389,15 @@ def plan_for(
     replaces = replaced(sig, state)
     key = (device, sig.key, replaces) if dynamic else (device, sig.key, replaces, "fixed")
     kept = _plans.get(key)
+    gives_way = False
     if kept is not None:
         kept.used = next(_clock)
         if not kept.turns:
             return kept.plan
         if kept.turns > 1 and not settings.deterministic() and not families.is_slow(kept.plan):
             kept.turns -= 1
-            if kept.final is None or (at_once and not kept.final.due()):
+            gives_way = kept.final is not None and (not at_once or kept.final.due())
+            if not gives_way:
                 return kept.plan
     due = kept is not None
     with _lock:
@@ -408,8 +411,11 @@ def plan_for(
             final: Final | None = None
             if plan is None:
                 with not_collected():
-                    if kept is not None and kept.final is not None:
+                    if kept is not None and kept.final is not None and kept.plan.shared is None:
                         plan = kept.final.plan
+                    elif kept is not None and kept.final is not None and gives_way:
+                        make_final = partial(_built_here, device, kept.final)
+                        plan = families.settled(sig, device, replaces, kept.final, make_final)
                     elif shares and (stays if kept is None else _later(kept)):
                         stored = _from_disk(device, sig, dict(replaces))
                         plan = None if stored is None else stored.plan({})
@@ -417,15 +423,21 @@ def plan_for(
                             kept.turns, kept.later = _later(kept), 0
                             return kept.plan
                     if kept is None and shares and plan is None:
-                        plan = families.plan_for(sig, device, replaces, _from_disk_or_built, _met)
+                        make = _soonest if at_once and settings.tiers() else _with_nothing_after
+                        plan = families.plan_for(sig, device, replaces, make, _met)
                         if plan is None and at_once and settings.tiers():
-                            plan, final = _soonest(device, sig)
+                            made, final = _soonest(device, sig, {})
+                            plan = made.plan({})
                     if plan is None:
                         plan = _from_disk_or_built(device, sig, dict(replaces)).plan({})
+            after = None if plan.shared is None else plan.shared.final
+            if after is not None and (not at_once or after.due()):
+                make_final = partial(_built_here, device, after)
+                plan = families.settled(sig, device, replaces, after, make_final) or plan
             if final is not None:
                 kept = _Kept(plan, next(_clock), families.NEVER, 0, final)
             elif plan.shared is not None:
-                kept = _Kept(plan, next(_clock), COMES_BACK, None)
+                kept = _Kept(plan, next(_clock), COMES_BACK, None, plan.shared.final)
             else:
                 kept = _Kept(plan, next(_clock))
             _plans[key] = kept
@@ -500,21 +512,35 @@ def _forget_oldest() -> None:
     _steps[0] = steps
 
 
-def _soonest(device: Device, sig: Signature) -> tuple[Plan, Final | None]:
+def _soonest(device: Device, sig: Signature, replaces: Mapping[int, int]) -> tuple[Unrolled, Final | None]:
     """A graph's plan as it is soonest to be had: from disk, or a basic one and what takes over from it, or built."""
-    stored, name = _from_disk(device, sig, {}), disk_cache.key_of(sig, {}, device)
-    if stored is not None or name is None:
-        return (build_and_keep(device, sig, {}, name) if stored is None else stored).plan({}), None
+    stored, name = _from_disk(device, sig, replaces), disk_cache.key_of(sig, replaces, device)
+    if stored is not None:
+        return stored, None
+    if name is None or replaces:
+        return build_and_keep(device, sig, replaces, name), None
     # Here, since a process that finds its plans on disk needs no compiler.
     from weft.scheduler.basic import tiers
 
     first = tiers.first(sig, device, name)
     if isinstance(first, tuple):
         return first
-    plan = build_and_keep(device, sig, {}, name).plan({})
+    plan = build_and_keep(device, sig, {}, name)
     if first is not None:
         tiers.prepare(first)  # not before: it would take turns with this process
     return plan, None
+
+
+def _with_nothing_after(
+    device: Device, sig: Signature, replaces: Mapping[int, int]
+) -> tuple[Unrolled, Final | None]:
+    """As `_from_disk_or_built`: such a plan is final."""
+    return _from_disk_or_built(device, sig, replaces), None
+
+
+def _built_here(device: Device, final: Final) -> Plan:
+    """The final plan, where nobody built it beside."""
+    return build_and_keep(device, final.task.signature(), {}, final.task.name).plan({})
 
 
 def _from_disk_or_built(device: Device, sig: Signature, replaces: Mapping[int, int]) -> Unrolled:

@@ -47,7 +47,8 @@ class Repeat:
 @dataclass(frozen=True, slots=True, eq=False)
 class Unrolled:
     """A plan of which some loops may have as many steps as runtime variables say. In `items`, a variable of a launch
-    is one of `variables`, or, counted on from these, a constant, or the mark of a loop."""
+    is one of `variables`, or, counted on from these, one of `computed`, which follow from them, or, counted on from
+    these, a constant, or the mark of a loop."""
 
     device: Device
     items: tuple[Item, ...]
@@ -58,6 +59,7 @@ class Unrolled:
     outputs: tuple[OutputSpec, ...]
     variables: tuple[Var, ...]
     largest: tuple[Tenant, ...]
+    computed: tuple[Int, ...] = ()
     check: Callable[[Commands, Sequence[KernelInfo]], None] | None = None
     """Raises an error for commands that are wrong, where forms are verified."""
 
@@ -68,7 +70,7 @@ class Unrolled:
 
     def plan(self, sizes: Mapping[str, int]) -> Plan:
         """The plan. `sizes`: those of runtime variables that loops' numbers of steps depend on."""
-        count = len(self.variables)
+        count = len(self.variables) + len(self.computed)
         constants: dict[int, int] = {}
         steps: list[Step] = []
         infos: list[KernelInfo] = []
@@ -93,6 +95,7 @@ class Unrolled:
             codes=self.codes,
             outputs=self.outputs,
             variables=self.variables,
+            computed=self.computed,
             constants=tuple(constants),
             steps=tuple(infos),
             executable=self.device.link(self.codes, commands),

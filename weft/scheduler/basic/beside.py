@@ -22,11 +22,14 @@ from typing import Any
 
 from weft import settings
 from weft.backends.native_threads import wait_for
+from weft.ir.dtypes import DType
 from weft.ir.forks import forkable
+from weft.ir.index import Var
 from weft.ir.ops import Op
 from weft.ir.template import GraphTemplate
 from weft.lazy_dataclass import dataclass
 from weft.logs import logger
+from weft.scheduler.signature import Key, Signature
 
 JOBS_WAITING = 16
 """Jobs that wait for the worker at most; further ones are refused."""
@@ -37,11 +40,17 @@ _START = "import sys; sys.path[:] = {path!r}; from weft.scheduler.basic.worker i
 @dataclass(frozen=True, slots=True)
 class Task:
     """A graph by its signature's rows, to be planned for a device. `name`: that of the plan on disk; None: only the
-    basic kernels are compiled."""
+    basic kernels are compiled. `variables`: the runtime variables in the rows."""
 
     rows: tuple[Any, ...]
     device: str
     name: str | None
+    variables: tuple[Var, ...] = ()
+
+    def signature(self) -> Signature:
+        """The signature of the graph, whose leaves hold nothing."""
+        leaves = sum(1 for r in self.rows[:-1] if r[0].__class__ is DType)
+        return Signature(Key(self.rows), (), (None,) * leaves, self.variables, copies=False, homeless=False)
 
 
 class _Pickler(pickle.Pickler):
@@ -143,6 +152,11 @@ def ask(task: Task, done: Callable[[bool], object]) -> bool:
         logger(__name__).debug("no plan is built beside: %s", error)
         return False
     return True
+
+
+def runs() -> bool:
+    """True while there is a worker."""
+    return bool(_state)
 
 
 def available() -> bool:

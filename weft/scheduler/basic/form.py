@@ -15,8 +15,8 @@ from typing import Generic, TypeAlias, TypeVar
 
 from weft.ir import graph
 from weft.ir.dtypes import DType, float32, int32, int64, uint32
-from weft.ir.graph import Axes, Box, Fill, Node, Shape
-from weft.ir.index import Int, Var
+from weft.ir.graph import Axes, Box, Fill, Node, Shape, elements
+from weft.ir.index import Int, Var, high, low
 from weft.ir.movement import source
 from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
 from weft.lazy_dataclass import dataclass
@@ -30,6 +30,9 @@ rules judge by these, and its local buffers are as large. Each further bound mul
 
 PRODUCT_BOUNDS = (1 << 6, *REDUCED_BOUNDS)
 """The same for products: with tiles for large ones, small ones take up to a hundred times longer."""
+
+MIN_SIZE = 2
+"""The least value of an axis's variable: axes of one element are none."""
 
 ELEMENTWISE_BOUNDS = (1 << 24, 1 << 40)
 """As above, where none is: all axes have the first that the number of elements does not exceed."""
@@ -104,7 +107,7 @@ class Form:
     @property
     def axes(self) -> tuple[Var, ...]:
         """The axes' sizes."""
-        return tuple([Var(f"n{k}", 2, hi) for k, hi in enumerate(self.bounds)])
+        return tuple([Var(f"n{k}", MIN_SIZE, hi) for k, hi in enumerate(self.bounds)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ class Formed:
     """The form of a piece, with the sizes of its axes, and the node of each leaf."""
 
     form: Form
-    sizes: tuple[int, ...]
+    sizes: tuple[Int, ...]
     leaves: tuple[Node, ...]
 
 
@@ -128,6 +131,8 @@ class _Reading:
         self.piece, self.device = piece, device
         self.stored = set(piece.leaves)
         self.leaves: dict[tuple[Node, tuple[Var, ...]], int] = {}
+        self.sizes: dict[Var, Int] = {}
+        """The size of each axis, by its coordinate."""
         self.numbers: list[int] = []
         """The bits of numbers that are no part of the form."""
         self.orders: list[tuple[Var, ...]] = []
@@ -139,19 +144,30 @@ class _Reading:
         if root.op in REDUCE:
             assert isinstance(root.attrs, Axes)
             below = root.inputs[0]
-            if 0 in below.shape:
+            if any(low(n) < 1 for n in below.shape):
                 return None
-            index = _coordinates(below.shape)
+            index = self.coordinates(below.shape)
             reduced = [v for a in root.attrs.axes if isinstance(v := index[a], Var)]
             own = [v for k, v in enumerate(index) if k not in root.attrs.axes and isinstance(v, Var)]
             tree = self.tree(below, index)
         else:
-            index = _coordinates(root.shape)
+            index = self.coordinates(root.shape)
             own = [v for v in index if isinstance(v, Var)]
             tree = self.tree(root, index, first=True)
-        if tree is None:
+        sizes = self.sizes.values()
+        if (
+            tree is None
+            or any(low(n) < MIN_SIZE for n in sizes)
+            or prod(map(high, sizes)) > ELEMENTWISE_BOUNDS[-1]
+        ):
             return None
         return self.coalesced(tree, own, reduced)
+
+    def coordinates(self, shape: Shape) -> tuple[Int, ...]:
+        """An index of one's own for each axis of more than one element."""
+        index = tuple([0 if n == 1 else Var(f"@{k}", 0, max(high(n), 1) - 1) for k, n in enumerate(shape)])
+        self.sizes.update({v: n for v, n in zip(index, shape, strict=True) if isinstance(v, Var)})
+        return index
 
     def tree(self, n: Node, index: tuple[Int, ...], first: bool = False) -> Tree[Var] | None:
         """The element of a node at an index."""
@@ -174,7 +190,7 @@ class _Reading:
                 return Number(len(self.numbers) - 1, n.dtype)
             case Op.RANGE:
                 (at,) = index
-                if not isinstance(at, Var) or at.hi + 1 != n.shape[0]:
+                if not isinstance(at, Var) or self.sizes[at] != n.shape[0]:
                     return None
                 self.orders.append((at,))
                 return Position(n.dtype, at)
@@ -203,7 +219,7 @@ class _Reading:
         for i, size in zip(index, shape, strict=True):
             if size == 1:
                 continue
-            if not isinstance(i, Var) or i.hi + 1 != size or i in order:
+            if not isinstance(i, Var) or self.sizes.get(i) != size or i in order:
                 return None
             order.append(i)
         number = self.leaves.setdefault((n, tuple(order)), len(self.leaves))
@@ -214,7 +230,7 @@ class _Reading:
         """The form, with one axis for all that lie side by side everywhere."""
         groups = [*_runs(own, self.orders), *_runs(reduced, self.orders)]
         number = {g[0]: k for k, g in enumerate(groups)}
-        sizes = tuple([prod(v.hi + 1 for v in g) for g in groups])
+        sizes = tuple([elements(tuple([self.sizes[v] for v in g])) for g in groups])
         root = self.piece.root
         bounds = _bounds(sizes, bool(reduced), contraction(root) is not None)
         count = sum(1 for g in groups if g[0] in own)
@@ -224,17 +240,12 @@ class _Reading:
         return Formed(form, (*sizes, *self.numbers), tuple([n for n, _ in self.leaves]))
 
 
-def _bounds(sizes: Sequence[int], reduces: bool, contracts: bool) -> tuple[int, ...]:
+def _bounds(sizes: Sequence[Int], reduces: bool, contracts: bool) -> tuple[int, ...]:
     """The largest value of each axis."""
     if reduces:
         known = PRODUCT_BOUNDS if contracts else REDUCED_BOUNDS
-        return tuple([next(b for b in known if n <= b) for n in sizes])
-    return (next(b for b in ELEMENTWISE_BOUNDS if prod(sizes) <= b),) * len(sizes)
-
-
-def _coordinates(shape: Shape) -> tuple[Int, ...]:
-    """An index of one's own for each axis of more than one element."""
-    return tuple([0 if n == 1 else Var(f"@{k}", 0, int(n) - 1) for k, n in enumerate(shape)])  # pyright: ignore[reportArgumentType]
+        return tuple([next(b for b in known if high(n) <= b) for n in sizes])
+    return (next(b for b in ELEMENTWISE_BOUNDS if prod(map(high, sizes)) <= b),) * len(sizes)
 
 
 def _runs(axes: Sequence[Var], orders: Sequence[tuple[Var, ...]]) -> Iterator[list[Var]]:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from weft.backends.protocol import Device
 from weft.ir import graph
 from weft.ir.graph import Node, Shape
-from weft.ir.index import Var, evaluate
+from weft.ir.index import Int, Var, substitute
 from weft.ir.kernel.algorithm import Algorithm
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.basic.cut import Piece, split
@@ -52,7 +52,7 @@ class BasicKernel:
 
     spec: KernelSpec
     algorithm: Algorithm
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, Int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,8 +63,8 @@ class _Sized:
 
     kernels: _Kernels
     order: tuple[int, ...]
-    own: tuple[tuple[Algorithm, int, int], ...]
-    sizes: tuple[Mapping[str, int], ...]
+    own: tuple[tuple[Algorithm, Int, Int], ...]
+    sizes: tuple[Mapping[str, Int], ...]
     between: tuple[tuple[Node, Shape], ...]
 
 
@@ -201,22 +201,25 @@ def key_of(piece: Piece) -> Key:
     return tuple(rows)
 
 
-def _for_sizes(kernels: _Kernels, order: tuple[int, ...], sizes: Sequence[int]) -> _Sized:
+def _for_sizes(kernels: _Kernels, order: tuple[int, ...], sizes: Sequence[Int]) -> _Sized:
     """The kernels for these values of their variables."""
-    values = {v.name: x for v, x in zip(kernels.variables, sizes, strict=True)}
+    values = dict(zip(kernels.variables, sizes, strict=True))
+    names = {v.name: v for v in values}
 
     def shape(sizes: Shape) -> Shape:
-        return tuple([x if x.__class__ is int else int(evaluate(x, values)) for x in sizes])
+        return tuple([x if x.__class__ is int else substitute(x, values) for x in sizes])
 
-    own: list[tuple[Algorithm, int, int]] = []
+    own: list[tuple[Algorithm, Int, Int]] = []
     for spec in kernels.specs:
         a = spec.algorithm
         params = tuple([replace(p, shape=shape(p.shape)) for p in a.params])
-        flops, moved = int(evaluate(spec.flops, values)), int(evaluate(spec.bytes, values))
+        flops, moved = substitute(spec.flops, values), substitute(spec.bytes, values)
         own.append((replace(a, name=f"basic_{a.name}", params=params), flops, moved))
     between = [n for s in kernels.specs for n in s.writes if n is not kernels.root]
     return _Sized(
         kernels, order, tuple(own),
-        tuple([{v.name: values[v.name] for v in s.algorithm.variables} for s in kernels.specs]),
+        tuple([
+            {v.name: values[names[v.name]] for v in s.algorithm.variables if v.name in names} for s in kernels.specs
+        ]),
         tuple([(n, shape(n.shape)) for n in dict.fromkeys(between)]),
     )  # fmt: skip

@@ -26,11 +26,12 @@ from weft.ir.graph import (
     Window,
     elements,
 )
-from weft.ir.index import Int, Var, evaluate, substitute, variables
+from weft.ir.index import Int, Var, evaluate, high, low, substitute, variables
 from weft.ir.ops import ELEMENTWISE, REDUCE, Op
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.basic.cut import Piece
 from weft.scheduler.basic.form import (
+    MIN_SIZE,
     PRODUCT_BOUNDS,
     REDUCED_BOUNDS,
     Number,
@@ -39,6 +40,9 @@ from weft.scheduler.basic.form import (
     number_of,
 )
 from weft.scheduler.kernelize.contraction import contraction
+
+PRIMES = (11, 13, 17, 19, 23, 29, 31, 37)
+"""Numbers by which runtime variables exceed their least values where a reshape is looked at."""
 
 WINDOWS = frozenset({Op.SHEAR, Op.UNSHEAR})
 
@@ -68,7 +72,7 @@ class Sized:
     """The form of a piece, and the values of its variables."""
 
     form: SizedForm
-    sizes: tuple[int, ...]
+    sizes: tuple[Int, ...]
 
 
 class _NoForm(Exception):  # noqa: N818  (no error: a piece without a form has a kernel for its sizes)
@@ -81,7 +85,7 @@ def sized(piece: Piece, device: str) -> Sized | None:
     nodes = (*piece.leaves, *piece.inside, piece.root)
     if any(n.op in WINDOWS for n in piece.inside) and contraction(piece.root) is not None:
         return None
-    if any(0 in n.shape or not all(isinstance(s, int) for s in n.shape) for n in nodes):
+    if any(low(s) < 1 for n in nodes for s in n.shape):
         return None
     try:
         return _Unknowns(piece).run(device)
@@ -98,7 +102,7 @@ class _Unknowns:
         self.bounds = PRODUCT_BOUNDS if tiled else REDUCED_BOUNDS
         self.numbers: list[int] = []
         """The bits of numbers that are no part of the form."""
-        self.values: dict[Var, int] = {}
+        self.values: dict[Var, Int] = {}
         self.known: dict[Var, Int] = {}
         """The variables that were found to be other expressions."""
 
@@ -107,7 +111,7 @@ class _Unknowns:
         shapes: dict[Node, Shape] = {}
         attrs: dict[Node, Attrs | Number] = {}
         for n in piece.leaves:
-            shapes[n] = tuple([self.size(int(s)) for s in n.shape])  # pyright: ignore[reportArgumentType]
+            shapes[n] = tuple(map(self.size, n.shape))
         for n in (*piece.inside, piece.root):
             shapes[n], attrs[n] = self.node(n, [shapes[i] for i in n.inputs])
         names: dict[Var, Int] = {}
@@ -122,18 +126,22 @@ class _Unknowns:
                 rows.append((n.dtype, shape))
             number[n] = len(number)
         found = {v: self.values[k] for k, v in names.items() if isinstance(v, Var)}
-        env = {v.name: x for v, x in found.items()}
         for n in number:
-            if tuple([evaluate(s, env) for s in self.renamed(shapes[n], names)]) != n.shape:
+            if tuple([substitute(s, found) for s in self.renamed(shapes[n], names)]) != n.shape:
                 raise _NoForm
         form = SizedForm(tuple(rows), len(piece.leaves), tuple(found), device, len(self.numbers))
         return Sized(form, (*found.values(), *self.numbers))
 
-    def size(self, value: int, low: int = 2) -> Int:
+    def size(self, value: Int, least: int = MIN_SIZE) -> Int:
         """A size of which nothing is known yet; a number where variables begin at a larger one."""
-        if value < low:
+        if isinstance(value, int) and value < least:
             return value
-        v = Var(f"@{len(self.values)}", low, next(b for b in self.bounds if value <= b))
+        least = min(least, low(value))
+        if least < 0:
+            raise _NoForm
+        if high(value) > self.bounds[-1]:
+            raise _NoForm
+        v = Var(f"@{len(self.values)}", least, next(b for b in self.bounds if high(value) <= b))
         self.values[v] = value
         return v
 
@@ -189,9 +197,9 @@ class _Unknowns:
         match n.op, n.attrs:
             case Op.CONST, Fill() if (bits := bits_of(n.attrs, n.dtype)) is not None:
                 self.numbers.append(bits)
-                return tuple([self.size(int(s)) for s in n.shape]), Number(len(self.numbers) - 1, n.dtype)  # pyright: ignore[reportArgumentType]
+                return tuple(map(self.size, n.shape)), Number(len(self.numbers) - 1, n.dtype)
             case ((Op.CONST | Op.RANGE), attrs):
-                return tuple([self.size(int(s)) for s in n.shape]), attrs  # pyright: ignore[reportArgumentType]
+                return tuple(map(self.size, n.shape)), attrs
             case op, attrs if op in ELEMENTWISE or op is Op.CONTIGUOUS or op is Op.FLIP:
                 for other in inputs[1:]:
                     self.all_same(inputs[0], other)
@@ -204,7 +212,7 @@ class _Unknowns:
                 return self.reshaped(inputs[0], n.inputs[0].shape, n.shape), None
             case Op.EXPAND, _:
                 made = zip(inputs[0], n.inputs[0].shape, n.shape, strict=True)
-                return tuple([s if a == b else self.size(int(b)) for s, a, b in made]), None  # pyright: ignore[reportArgumentType]
+                return tuple([s if a == b else self.size(b) for s, a, b in made]), None
             case Op.SHRINK, Box():
                 start, shape = self.box(n.attrs, inputs[0], n.inputs[0].shape, n.shape)
                 return shape, Box(start, n.attrs.step)
@@ -218,7 +226,7 @@ class _Unknowns:
                 return tuple(shape), Padding(tuple(before), tuple(after), interior, fill)
             case ((Op.SHEAR | Op.UNSHEAR), Window(axis, window)):
                 self.same(inputs[0][window], n.shape[window])
-                made = self.size(int(n.shape[axis]))  # pyright: ignore[reportArgumentType]
+                made = self.size(n.shape[axis])
                 return tuple([made if k == axis else s for k, s in enumerate(inputs[0])]), n.attrs
             case Op.GATHER, Along(axis) if n.inputs[0] in self.leaves:  # whose size bounds the indices
                 self.all_same(inputs[0], inputs[1], axis)
@@ -238,7 +246,7 @@ class _Unknowns:
 
     def padding(self, x: Int) -> Int:
         """A number of elements added at one end."""
-        return x if not isinstance(x, int) or x <= SMALL_PADDING else self.size(x)
+        return x if isinstance(x, int) and x <= SMALL_PADDING else self.size(x)
 
     def box(
         self, box: Box, whole: Shape, given: Shape, part: Shape
@@ -247,39 +255,45 @@ class _Unknowns:
         start: list[Int] = []
         sizes: list[Int] = []
         for at, n, of, size in zip(box.start, whole, given, part, strict=True):
-            start.append(self.size(int(at), low=1))  # pyright: ignore[reportArgumentType]
-            sizes.append(n if size == of else self.size(int(size)))  # pyright: ignore[reportArgumentType]
+            start.append(self.size(at, 1))
+            sizes.append(n if size == of else self.size(size))
         return tuple(start), tuple(sizes)
 
     def reshaped(self, sizes: Shape, before: Shape, after: Shape) -> tuple[Int, ...]:
         """The sizes after a reshape that makes one axis of several, or several of one, in each of its parts."""
+        # which parts these are shows at some values of runtime sizes; that they are right is looked at in the end
+        used = sorted({v for n in (*before, *after) for v in variables(n)}, key=lambda v: v.name)
+        env = {v.name: v.lo + p for v, p in zip(used, PRIMES, strict=False)}
+        if len(env) < len(used):
+            raise _NoForm
+        old, new = ([int(evaluate(n, env)) for n in shape] for shape in (before, after))
         out: list[Int] = []
         i = j = 0
-        while i < len(before) or j < len(after):
+        while i < len(old) or j < len(new):
             first_i, first_j = i, j
             a = b = 1
             while True:
-                if i < len(before) and (i == first_i or a < b or (a == b and before[i] == 1)):
-                    a, i = a * int(before[i]), i + 1  # pyright: ignore[reportArgumentType]
-                elif j < len(after) and (j == first_j or b < a or (a == b and after[j] == 1)):
-                    b, j = b * int(after[j]), j + 1  # pyright: ignore[reportArgumentType]
+                if i < len(old) and (i == first_i or a < b or (a == b and old[i] == 1)):
+                    a, i = a * old[i], i + 1
+                elif j < len(new) and (j == first_j or b < a or (a == b and new[j] == 1)):
+                    b, j = b * new[j], j + 1
                 else:
                     break
             if a != b:
                 raise _NoForm
-            given = [s for s, n in zip(sizes[first_i:i], before[first_i:i], strict=True) if n != 1]
-            wanted = [n for n in after[first_j:j] if n != 1]
-            if len(given) == len(wanted) and [n for n in before[first_i:i] if n != 1] == wanted:
+            given = [s for s, n in zip(sizes[first_i:i], old[first_i:i], strict=True) if n != 1]
+            wanted = [s for s, n in zip(after[first_j:j], new[first_j:j], strict=True) if n != 1]
+            if [n for n in old[first_i:i] if n != 1] == [n for n in new[first_j:j] if n != 1]:
                 made: list[Int] = given
             elif len(wanted) == 1:
                 made = [elements(tuple(given))]
             elif len(given) == 1:
-                made = [self.size(int(n)) for n in wanted]  # pyright: ignore[reportArgumentType]
+                made = list(map(self.size, wanted))
                 self.same(given[0], elements(tuple(made)))
             else:
                 raise _NoForm
             rest = iter(made)
-            out.extend(1 if n == 1 else next(rest) for n in after[first_j:j])
+            out.extend(1 if n == 1 else next(rest) for n in new[first_j:j])
         return tuple(out)
 
 
@@ -298,7 +312,7 @@ def graph_of(form: SizedForm) -> SizedGraph:
         dtype, shape = row
         made.append(graph.buffer(shape, dtype, form.device, None))
     for op, attrs, dtype, shape, inputs in form.rows[form.leaves :]:
-        if attrs.__class__ is Number:
+        if isinstance(attrs, Number):
             value = number_of(form.variables[len(form.sizes) + attrs.number], dtype)
             value = graph.apply(Op.RESHAPE, (value,), shape=(1,) * len(shape))
             made.append(graph.apply(Op.EXPAND, (value,), shape=shape))

@@ -4,7 +4,8 @@
     later runs      the same, and a worker process builds the final plan
     then            the final plan
 
-A basic plan is only taken where the final one would have to be built, and that would take longer. It is kept on disk:
+A basic plan is only taken where the final one would have to be built, and that would take longer: most of it is
+compiling, so it goes by how many of its programs are missing. It is kept on disk:
 a program that is over before the final one is there finds it the next time.
 """
 # Tests: tests/scheduler/test_tiers.py
@@ -25,16 +26,24 @@ from weft.scheduler.basic import beside
 from weft.scheduler.basic.beside import Task
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Result, Signature, snapshot
-
-PROGRAM_SECONDS = 0.02
-"""The time in which a basic kernel's program is compiled."""
+from weft.scheduler.unrolled import Unrolled
 
 PIECE_SECONDS = 0.011
 """The time in which a final plan is built, for each distinct piece of the graph: fused kernels have two to four of
 them. GPT, ViT, ResNet-50, MobileNetV3 and DenseNet-121, Sapphire Rapids."""
 
-WORTH_SECONDS = 0.2
-"""The building time from which a graph is worth a basic plan; others wait for their final one."""
+SMALL_SECONDS = 0.2
+"""The building time up to which a final plan is asked for late: a worker is nothing for short scripts."""
+
+MISSING_SHARE = 4
+"""The part of the building time that may go by in compiling what a basic plan lacks: it was estimated, and the plan's
+runs take longer."""
+
+SMALL_ROWS = 128
+"""Rows of small graphs, at most: where the last ones lacked too many programs, few of the next are tried."""
+
+MOST_UNTRIED = 31
+"""Small graphs after each other that are not tried, at most."""
 
 ASK_AT_ONCE_SECONDS = 0.5
 """The building time from which the worker is asked when a graph first comes."""
@@ -42,11 +51,35 @@ ASK_AT_ONCE_SECONDS = 0.5
 RUNS_ASKED_AFTER = 4
 """Runs after which the worker is asked for the final plan of another one."""
 
+SMALL_RUNS_ASKED_AFTER = 64
+"""The same for a small one."""
+
 PATIENCE = 4.0
 """The multiple of its building time that a final plan is waited for, since the worker has only what is left of the
 machine: then it is built here. A run on the basic plan takes up to twice as long, so waiting has cost about as much."""
 
 _ahead: ContextVar[bool] = ContextVar("basic_plans_ahead", default=False)
+
+
+@dataclass(slots=True)
+class _Luck:
+    """The number of small graphs that are left out before one is tried again: on an empty cache they all lack programs,
+    and to find out takes a tenth of building their plans."""
+
+    pause: int = 0
+    passed: int = 0
+
+    def tries(self) -> bool:
+        """True where the next one is tried."""
+        self.passed = self.passed + 1 if self.passed < self.pause else 0
+        return not self.passed
+
+    def note(self, lacked: bool) -> None:
+        """Learn from one that was tried."""
+        self.pause = min(2 * self.pause + 1, MOST_UNTRIED) if lacked else 0
+
+
+_luck = _Luck()
 
 
 @contextmanager
@@ -82,7 +115,7 @@ class Final:
             return True
         self._runs += 1
         if self._asked is None:
-            if self._runs >= RUNS_ASKED_AFTER:
+            if self._runs >= (RUNS_ASKED_AFTER if self.seconds >= SMALL_SECONDS else SMALL_RUNS_ASKED_AFTER):
                 self.ask()
             return False
         return time.monotonic() - self._asked > PATIENCE * self.seconds
@@ -91,13 +124,13 @@ class Final:
         """Have it built, if there is room among what waits."""
         self._asked = time.monotonic()  # before anybody can answer
         if not beside.ask(self.task, self._built):
-            self._asked = None
+            self._asked, self._runs = None, 0
 
     def _built(self, succeeded: bool) -> None:
         """Take the plan from the disk; in the thread that hears of it."""
         try:
             if succeeded and self.task.name is not None:
-                found = disk_cache.load(self.task.name, self.device, self.results, ())
+                found = disk_cache.load(self.task.name, self.device, self.results, self.task.variables)
                 self.plan = None if found is None else found.plan({})
         except Exception:
             log = logger(__name__)
@@ -105,7 +138,7 @@ class Final:
         self.failed = self.plan is None
 
 
-def first(sig: Signature, device: Device, name: str) -> tuple[Plan, Final] | Task | None:
+def first(sig: Signature, device: Device, name: str) -> tuple[Unrolled, Final] | Task | None:
     """The basic plan for a graph whose final one, called `name`, would have to be built, and what takes over from it.
 
     Where it is better to build that now, None, or a task for `prepare` afterwards: with what it compiles, a graph that
@@ -121,39 +154,47 @@ def first(sig: Signature, device: Device, name: str) -> tuple[Plan, Final] | Tas
     if not isinstance(found, tuple):
         return found
     plan, seconds = found
-    final = Final(Task(sig.key.rows, device.info.name, name), device, sig.results(), seconds)
+    task = Task(sig.key.rows, device.info.name, name, sig.variables)
+    final = Final(task, device, sig.results(), seconds)
     if seconds >= ASK_AT_ONCE_SECONDS and not _ahead.get():
         final.ask()
     return plan, final
 
 
-def _kept(sig: Signature, device: Device, name: str) -> tuple[Plan, float] | None:
+def _kept(sig: Signature, device: Device, name: str) -> tuple[Unrolled, float] | None:
     """The basic plan that an earlier process made, and in what time the final one is expected to be built."""
-    found = disk_cache.load(_name(name), device, sig.results(), ())
+    found = disk_cache.load(_name(name), device, sig.results(), sig.variables)
     if found is None:
         return None
-    plan = found.plan({})
-    return plan, PIECE_SECONDS * len(set(plan.steps))
+    return found, PIECE_SECONDS * len({i[1] for i in found.items if isinstance(i, tuple)})
 
 
-def _made(sig: Signature, device: Device, name: str) -> tuple[Plan, float] | Task | None:
+def _made(sig: Signature, device: Device, name: str) -> tuple[Unrolled, float] | Task | None:
     """A basic plan, and in what time the final one is expected to be built; or as `first`."""
     # Here, since a process that finds its basic plans on disk needs no compiler.
+    from weft.scheduler.basic.kernels import PROGRAM_SECONDS
     from weft.scheduler.basic.plan import draft
     from weft.scheduler.build import Job
 
-    own = snapshot(sig)
-    found = draft(Job(own.outputs, own.leaves, (), {}))
-    seconds = 0.0 if found is None else PIECE_SECONDS * found.distinct
-    if found is None or (seconds < WORTH_SECONDS and not _ahead.get()):
+    ahead = _ahead.get()
+    small = len(sig.key.rows) <= SMALL_ROWS and not ahead
+    if small and not _luck.tries():
         return None
-    made = found.kernels(device, None if _ahead.get() else int(seconds / 2 / PROGRAM_SECONDS))
+    own = snapshot(sig)
+    found = draft(Job(own.outputs, own.leaves, sig.variables, {}))
+    if found is None:
+        return None
+    seconds = PIECE_SECONDS * found.distinct
+    made = found.kernels(device, None if ahead else int(seconds / MISSING_SHARE / PROGRAM_SECONDS))
+    if small:
+        _luck.note(made is None)
     if made is None:
-        return Task(sig.key.rows, device.info.name, None) if seconds >= ASK_AT_ONCE_SECONDS else None
+        worth = seconds >= ASK_AT_ONCE_SECONDS or beside.runs()
+        return Task(sig.key.rows, device.info.name, None, sig.variables) if worth else None
     plan, where = made.plan(device)
     if where is not None:
         disk_cache.store(_name(name), plan, where)
-    return plan.plan({}), seconds
+    return plan, seconds
 
 
 def _name(final: str) -> str:

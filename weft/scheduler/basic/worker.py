@@ -13,13 +13,12 @@ import threading
 from typing import BinaryIO
 
 from weft.backends import registry
-from weft.ir.dtypes import DType
 from weft.scheduler import disk_cache, realize
 from weft.scheduler.basic.beside import Task
 from weft.scheduler.basic.plan import basic
 from weft.scheduler.build import Job
 from weft.scheduler.programs import compiled
-from weft.scheduler.signature import Key, Signature, snapshot
+from weft.scheduler.signature import snapshot
 
 NICENESS = 19
 """Steps by which the worker gives way to other processes."""
@@ -58,23 +57,19 @@ def _succeeds(data: bytes) -> bool:
 
 def run(task: Task) -> bool:
     """Compile what a task asks for; True where it is on disk."""
-    device, sig = registry.open_device(task.device), signature_of(task)
+    device, sig = registry.open_device(task.device), task.signature()
     if task.name is None:
         own = snapshot(sig)
-        found = basic(Job(own.outputs, own.leaves, (), {}), device)
+        found = basic(Job(own.outputs, own.leaves, sig.variables, {}), device)
         compiled(found.algorithms if found is not None else (), device)
         return True
     if disk_cache.key_of(sig, {}, device) != task.name:  # the program's device is set up in another way
         return False
-    if disk_cache.load(task.name, device, sig.results(), ()) is None:  # who waited too long has built it
+    if (
+        disk_cache.load(task.name, device, sig.results(), sig.variables) is None
+    ):  # who waited too long has built it
         realize.build_and_keep(device, sig, {}, task.name)
     return True
-
-
-def signature_of(task: Task) -> Signature:
-    """The signature of a task's graph, whose leaves hold nothing."""
-    leaves = sum(1 for r in task.rows[:-1] if r[0].__class__ is DType)
-    return Signature(Key(task.rows), (), (None,) * leaves, (), copies=False, homeless=False)
 
 
 def _receive(parent: int, jobs: queue.Queue[bytes]) -> None:

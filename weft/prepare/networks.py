@@ -1,22 +1,19 @@
-"""Basic programs compiled ahead of time, so that the first steps of new models need no compiler.
-
-    weft.prepare.prepare(SAMPLES)      first steps of sample networks run on basic plans, whose programs stay on disk
-
-Basic programs know no sizes and no names, so those of small samples are those of large models of the same ops.
-"""
+"""Small networks of common kinds: what is trained and run to have basic programs compiled."""
+# Tests: tests/test_prepare.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 
 import weft
-from weft import Tensor, disk_cache, nn, optim, settings
-from weft.errors import ArgumentError
+from weft import Tensor, nn, optim
 from weft.lazy_dataclass import dataclass
 from weft.nn import functional as F
-from weft.scheduler.basic import tiers
 
 CLASSES, MANY_CLASSES = 10, 1000
+
+MIN_IMAGE_AXES = 3
+"""Axes of an image, whose convolutions have programs for their sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +27,27 @@ class Sample:
     optimizer: Callable[[nn.Module], optim.Optimizer]
     ids: bool = False
 
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The state of preparing: sample number `done` of `count` is over."""
-
-    done: int
-    count: int
-    name: str
+    def run(self) -> None:
+        """A step of training, and an inference; for rows and sequences, of two numbers or lengths, since plans for all
+        sizes have programs with room."""
+        net = self.network()
+        optimizer = self.optimizer(net)
+        weft.realize(*net.parameters())
+        axis, images = int(self.ids or len(self.shape) == 3), len(self.shape) > MIN_IMAGE_AXES
+        for more in (0,) if images else (0, 3):
+            shape = tuple([n + more * (k == axis) for k, n in enumerate(self.shape)])
+            x = weft.zeros(*shape, dtype=weft.int64) if self.ids else weft.randn(*shape)
+            x = x.realize()
+            y = weft.zeros(shape[0] * (shape[1] if self.ids else 1), dtype=weft.int64).realize()
+            net.train()
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(x), y)
+            loss.backward()
+            optimizer.step()
+            loss.item()
+            net.eval()
+            with weft.no_grad():
+                net(x).realize()
 
 
 class _Block(nn.Module):
@@ -119,6 +129,19 @@ class _Residual(nn.Module):
         return self.act(self.layers(x) + x)
 
 
+class _Encoder(nn.Module):
+    """The encoder that the library offers, over sequences, with a class for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, batch_first=True)
+        self.layers, self.head = nn.TransformerEncoder(layer, 2), nn.Linear(32, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits, a row for each sequence."""
+        return self.head(self.layers(x).mean(1))
+
+
 def _perceptron() -> nn.Module:
     return nn.Sequential(
         nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 100), nn.ReLU(), nn.Linear(100, CLASSES)
@@ -149,7 +172,7 @@ def _momentum(net: nn.Module) -> optim.Optimizer:
     return optim.SGD(net.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
 
 
-SAMPLES = (
+NETWORKS = (
     Sample("perceptron, Adam", _perceptron, (50, 784), _adam),
     Sample("perceptron, SGD", _perceptron, (50, 784), _sgd),
     Sample("decoder, Adam", lambda: _Decoder(1, 256, 128, 32), (2, 64), _adam, ids=True),
@@ -162,45 +185,9 @@ SAMPLES = (
         _adamw,
         ids=True,
     ),
+    Sample("encoder, Adam", _Encoder, (4, 24, 32), _adam),
     Sample("vision transformer, Adam", _Vision, (4, 3, 64, 64), _adam),
     Sample("convolutions, SGD", lambda: _convolutions(nn.ReLU), (2, 3, 64, 64), _momentum),
     Sample("convolutions, Adam", lambda: _convolutions(nn.Hardswish), (2, 3, 64, 64), _adam),
 )
-"""The samples, smallest first."""
-
-
-def prepare(samples: Sequence[Sample]) -> Iterator[Progress]:
-    """Compiles the basic programs of sample networks, and keeps them on disk; what was done, after each sample.
-
-    Raises `ArgumentError` where nothing can be kept (no cache on disk), or basic plans are off.
-
-    Example: `for progress in prepare(SAMPLES): print(progress)`. Source: `scheduler/basic/tiers.py`.
-    """
-    used = disk_cache.usage()
-    if used.folder is None or used.refused is not None:
-        raise ArgumentError(
-            "prepare: there is no cache on disk to fill; set WEFT_CACHE_DIR to a private folder"
-        )
-    if not settings.tiers():
-        raise ArgumentError("prepare: basic plans are off; unset WEFT_TIERS")
-    for n, sample in enumerate(samples, 1):
-        with weft.device("cpu"), tiers.ahead():
-            _first_steps(sample)
-        yield Progress(n, len(samples), sample.name)
-
-
-def _first_steps(sample: Sample) -> None:
-    """A step of training, and an inference."""
-    net = sample.network()
-    optimizer = sample.optimizer(net)
-    x = weft.zeros(*sample.shape, dtype=weft.int64) if sample.ids else weft.randn(*sample.shape)
-    x = x.realize()
-    y = weft.zeros(sample.shape[0] * (sample.shape[1] if sample.ids else 1), dtype=weft.int64).realize()
-    weft.realize(*net.parameters())
-    loss = F.cross_entropy(net(x), y)
-    loss.backward()
-    optimizer.step()
-    loss.item()
-    net.eval()
-    with weft.no_grad():
-        net(x).realize()
+"""The networks, smallest first."""

@@ -1,0 +1,66 @@
+"""Basic programs compiled ahead of time, so that the first steps of new models need no compiler.
+
+    weft.prepare.prepare(SAMPLES)      what samples compute runs on basic plans, whose programs stay on disk
+
+Basic programs know no sizes and no names, so those of small samples are those of large models of the same ops.
+"""
+# Tests: tests/test_prepare.py
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import weft
+from weft import disk_cache, settings
+from weft.errors import ArgumentError
+from weft.lazy_dataclass import dataclass
+from weft.prepare.networks import NETWORKS
+from weft.prepare.routines import ROUTINES
+from weft.scheduler.basic import tiers
+
+
+class Work(Protocol):
+    """Something that computes, and is called by a name."""
+
+    @property
+    def name(self) -> str:
+        """The name that progress has."""
+        ...
+
+    def run(self) -> None:
+        """Compute it."""
+        ...
+
+
+SAMPLES: tuple[Work, ...] = (*ROUTINES, *NETWORKS)
+"""The samples, smallest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The state of preparing: sample number `done` of `count` is over."""
+
+    done: int
+    count: int
+    name: str
+
+
+def prepare(samples: Sequence[Work]) -> Iterator[Progress]:
+    """Compiles the basic programs of samples, and keeps them on disk; what was done, after each sample.
+
+    Raises `ArgumentError` where nothing can be kept (no cache on disk), or basic plans are off.
+
+    Example: `for progress in prepare(SAMPLES): print(progress)`. Source: `scheduler/basic/tiers.py`.
+    """
+    used = disk_cache.usage()
+    if used.folder is None or used.refused is not None:
+        raise ArgumentError(
+            "prepare: there is no cache on disk to fill; set WEFT_CACHE_DIR to a private folder"
+        )
+    if not settings.tiers():
+        raise ArgumentError("prepare: basic plans are off; unset WEFT_TIERS")
+    for n, sample in enumerate(samples, 1):
+        with weft.device("cpu"), tiers.ahead():
+            sample.run()
+        yield Progress(n, len(samples), sample.name)
