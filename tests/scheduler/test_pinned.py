@@ -416,3 +416,35 @@ def test_a_product_that_is_summed_is_not_stored_beside_what_it_is_made_of() -> N
         assert np.array_equal((row @ (a @ w)).numpy(), wanted)
         stored = [n for spec in kernelize([(row @ (a @ w)).value.node], 64) for n in spec.writes]
     assert not any(n.op is Op.MUL for n in stored)
+
+
+FUNCTIONS_OF_POSITIONS: dict[str, Callable[[Any], Any]] = {
+    "cos": lambda at: (at * 0.3).cos(),
+    "sin": lambda at: (at * 0.3 - 2).sin(),
+    "exp": lambda at: (at * -0.25).exp(),
+    "log": lambda at: (at + 3).log(),
+    "tanh": lambda at: (at * 0.11).tanh(),
+    "erf": lambda at: (at * 0.07).erf(),
+    "power": lambda at: 10000.0 ** (at * -0.05),
+    "sigmoid": lambda at: (at * 0.2).sigmoid(),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS_OF_POSITIONS)
+def test_a_function_of_a_position_has_the_same_bits_alone(name: str) -> None:
+    """In a kernel of one row the position is a constant."""
+    f, x = FUNCTIONS_OF_POSITIONS[name], weft.tensor(array(40, 3))
+    with weft.numerics("same"):
+        whole = (x * f(weft.arange(40.0))[:, None]).numpy()
+        for k in (1, 4, 9, 23, 38):
+            assert bits((x * f(weft.arange(40.0))[:, None])[k]) == [whole[k].tobytes()], k
+
+
+@pytest.mark.parametrize(
+    ("value", "count"), [(0.1, 13), (0.1, 300), (1.0, 300), (0.75, 1000), (1e38, 5), (-0.0, 3)]
+)
+def test_a_sum_of_constants_has_the_bits_of_one_from_memory(value: float, count: int) -> None:
+    with weft.numerics("same"):
+        stored = weft.full((2, count), value).contiguous().realize()
+        assert bits(weft.full((2, count), value).sum(1)) == bits(stored.sum(1))
+        assert bits(weft.full((count, 2), value).sum(0)) == bits(stored.T.contiguous().realize().sum(0))
