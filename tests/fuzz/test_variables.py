@@ -209,3 +209,104 @@ def test_kernels_are_right_at_both_bounds_and_around_whole_vectors(
             assert isinstance(got, Tensor)
             wrong = difference(got.numpy(), want[0], bounds[0])
             assert wrong is None, f"n={n}: {wrong}"
+
+
+P, Q = weft.Variable("p", 0, 9), weft.Variable("q", 1, 7)
+NUMBERS: tuple[Callable[[Any, Any], Any], ...] = (
+    lambda p, q: p,
+    lambda p, q: q,
+    lambda p, q: p + 1,
+    lambda p, q: p + q,
+    lambda p, q: p // 2,
+    lambda p, q: (p * 3) % 5,
+    lambda p, q: 7 - q,
+    lambda p, q: 3,
+    lambda p, q: 12,
+)
+"""Where something is, by two numbers; never below 0."""
+SHAPE = (5, 8, 6)
+
+
+def key(parts: Sequence[tuple[str, int, int]], p: Any, q: Any) -> tuple[Any, ...]:
+    """A key of indices and slices by two numbers, with a list at the end of some."""
+    found: list[Any] = []
+    for kind, a, b in parts:
+        first, last = NUMBERS[a](p, q), NUMBERS[b](p, q)
+        found.append({"index": first, "slice": slice(first, last), "part": slice(first, first + 2),
+                      "whole": slice(None), "list": [0, 2]}[kind])  # fmt: skip
+    return tuple(found)
+
+
+def fits(parts: Sequence[tuple[str, int, int]], p: int, q: int) -> bool:
+    """True where nothing leads out of the tensor, and no slice with a runtime bound would be cut off."""
+    for k, symbolic, n in zip(key(parts, p, q), key(parts, P, Q), SHAPE, strict=False):
+        is_cut = isinstance(k, slice) and k.start is not None and (k.stop < k.start or n < k.stop > k.start)
+        if is_cut and not all(isinstance(b, int) for b in (symbolic.start, symbolic.stop)):
+            return False
+        if isinstance(k, int) and k >= n:
+            return False
+    return True
+
+
+def written(x: Tensor, where: Any, way: str) -> Tensor:
+    """A copy of x in which elements are written over."""
+    y = x.clone()
+    if way == "set":
+        y[where] = -1.0
+    elif way == "through a view":
+        y[where].mul_(0.0).sub_(1.0)
+    else:
+        y[where] += 1.0
+    return y
+
+
+@pytest.mark.parametrize(("device", "examples"), [("cpu:0", 60), ("dummy:0", 20)])
+@pytest.mark.parametrize("way", ["get", "set", "through a view", "add"])
+def test_places_are_right_or_refused(device: str, examples: int, way: str) -> None:
+    a = np.random.default_rng(4).standard_normal(SHAPE).astype(np.float32)
+    refused = 0
+
+    @settings(
+        max_examples=EXAMPLES or examples, derandomize=not EXAMPLES, deadline=None, print_blob=True,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(
+        st.lists(
+            st.tuples(choice(["index", "slice", "part", "whole", "list"]), *[st.integers(0, len(NUMBERS) - 1)] * 2),
+            min_size=1, max_size=3,
+        ),
+        st.lists(st.tuples(st.integers(0, 9), st.integers(1, 7)), min_size=4, max_size=4),
+    )  # fmt: skip
+    def compare(parts: list[tuple[str, int, int]], numbers: list[tuple[int, int]]) -> None:
+        nonlocal refused
+        is_view = not any(kind == "list" for kind, *_ in parts)
+        if sum(kind == "list" for kind, *_ in parts) > 1 or (way == "through a view" and not is_view):
+            return
+        ends = [(k.start, k.stop) for k in key(parts, P, Q) if isinstance(k, slice)]
+        if any(a is b is not None or (a, b) in ((12, 3), (12, 14)) for a, b in ends):
+            return  # nothing is picked, and nothing asked for
+        x = weft.tensor(a)
+        try:
+            y = x[key(parts, P, Q)] if way == "get" else written(x, key(parts, P, Q), way)
+        except weft.IndexError as e:
+            every = [(p, q) for p in range(10) for q in range(1, 8)]
+            sizes = [
+                k.stop - k.start for w in every for k in key(parts, *w) if isinstance(k, slice) and k.stop
+            ]
+            assert min(sizes) < 0 if "negative" in str(e) else not any(fits(parts, *w) for w in every)
+            return
+        for p, q in numbers:
+            where = key(parts, p, q)
+            if not fits(parts, p, q):
+                refused += 1
+                with pytest.raises(weft.IndexError, match=r"out of range|do not fit"):
+                    weft.bind(y, p=p, q=q)
+                continue
+            want = x[where] if way == "get" else written(x, where, way)
+            got = weft.bind(y, p=p, q=q)
+            assert isinstance(got, Tensor)
+            np.testing.assert_array_equal(got.numpy(), want.numpy())
+
+    with weft.device(device):
+        compare()
+    assert refused > 3

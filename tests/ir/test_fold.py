@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.ir import dtypes
+from weft.ir import dtypes, numerics
 from weft.ir.dtypes import DType, Kind, to_numpy
 from weft.ir.expr import Const, ScalarCall
 from weft.ir.fold import fold
 from weft.ir.loops_verify import call_error
+from weft.ir.math.expand import EXPANSIONS, expand_expr
 from weft.ir.ops import COMPARE, ELEMENTWISE, TRANSCENDENTAL, Op
-from weft.ir.reference_ops import apply, threefry_block
+from weft.ir.passes.pinned import fused
+from weft.ir.reference_ops import FUNCTIONS, apply, threefry_block
 
 ALL = list(dtypes.DTYPES.values())
 
@@ -139,3 +141,21 @@ def test_threefry_known_answers() -> None:
     with np.errstate(all="ignore"):
         for given, expected in cases:
             assert tuple(map(int, threefry_block(*(np.uint32(x) for x in given)))) == expected
+
+
+@pytest.mark.parametrize("op", sorted(FUNCTIONS, key=lambda o: o.name))
+@pytest.mark.parametrize(
+    "d", [dtypes.float32, dtypes.float64, dtypes.float16, dtypes.bfloat16], ids=lambda d: d.name
+)
+def test_in_same_a_function_is_folded_only_where_kernels_give_the_same_bits(op: Op, d: DType) -> None:
+    special = (0.0, -0.0, math.inf, -math.inf, math.nan)
+    with numerics.switched(same=True):
+        for values in product((*special, 1.0, -0.75, 3.0), repeat=op.info.arity or 1):
+            args = tuple(Const(d, v) for v in values)
+            got = fold(op, d, args)
+            assert (got is not None) == all(any(v is s for s in special) for v in values)
+            if got is not None:
+                kernel = expand_expr(ScalarCall(d, op, args), {Op.FMA}, fused(EXPANSIONS))
+                assert isinstance(kernel, Const)
+                assert kernel.value == got or (kernel.value != kernel.value and got != got), values
+                assert math.copysign(1, kernel.value) == math.copysign(1, got) or got != got, values

@@ -19,8 +19,10 @@ from weft.distributed.tensor import Replicate, Shard, distribute_tensor
 from weft.errors import ArgumentError, DeviceError
 from weft.ir import expr as ex
 from weft.ir import numerics
+from weft.ir.calls import expand_calls
 from weft.ir.expr import Load
-from weft.ir.kernel.algorithm import Algorithm, ItemValue, Output, Param, Reduce, StoreTo
+from weft.ir.index import in_range
+from weft.ir.kernel.algorithm import Algorithm, ItemValue, KnownFill, Output, Param, Reduce, StoreTo, place
 from weft.ir.kernel.schedule import initial
 from weft.ir.kernel.transforms.base import Refusal
 from weft.ir.loops import LoopKind
@@ -416,3 +418,75 @@ def test_a_product_that_is_summed_is_not_stored_beside_what_it_is_made_of() -> N
         assert np.array_equal((row @ (a @ w)).numpy(), wanted)
         stored = [n for spec in kernelize([(row @ (a @ w)).value.node], 64) for n in spec.writes]
     assert not any(n.op is Op.MUL for n in stored)
+
+
+FUNCTIONS_OF_POSITIONS: dict[str, Callable[[Any], Any]] = {
+    "cos": lambda at: (at * 0.3).cos(),
+    "sin": lambda at: (at * 0.3 - 2).sin(),
+    "exp": lambda at: (at * -0.25).exp(),
+    "log": lambda at: (at + 3).log(),
+    "tanh": lambda at: (at * 0.11).tanh(),
+    "erf": lambda at: (at * 0.07).erf(),
+    "power": lambda at: 10000.0 ** (at * -0.05),
+    "sigmoid": lambda at: (at * 0.2).sigmoid(),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS_OF_POSITIONS)
+def test_a_function_of_a_position_has_the_same_bits_alone(name: str) -> None:
+    """In a kernel of one row the position is a constant."""
+    f, x = FUNCTIONS_OF_POSITIONS[name], weft.tensor(array(40, 3))
+    with weft.numerics("same"):
+        whole = (x * f(weft.arange(40.0))[:, None]).numpy()
+        for k in (1, 4, 9, 23, 38):
+            assert bits((x * f(weft.arange(40.0))[:, None])[k]) == [whole[k].tobytes()], k
+
+
+@pytest.mark.parametrize(
+    ("value", "count"), [(0.1, 13), (0.1, 300), (1.0, 300), (0.75, 1000), (1e38, 5), (-0.0, 3)]
+)
+def test_a_sum_of_constants_has_the_bits_of_one_from_memory(value: float, count: int) -> None:
+    with weft.numerics("same"):
+        stored = weft.full((2, count), value).contiguous().realize()
+        assert bits(weft.full((2, count), value).sum(1)) == bits(stored.sum(1))
+        assert bits(weft.full((count, 2), value).sum(0)) == bits(stored.T.contiguous().realize().sum(0))
+
+
+@pytest.mark.parametrize(("length", "heads", "width"), [(40, 2, 8), (300, 4, 16), (600, 8, 32)])
+def test_a_row_at_a_place_of_run_time_has_the_bits_of_causal_attention(
+    length: int, heads: int, width: int
+) -> None:
+    kept = weft.tensor(array(length, 3, heads, width)).realize()
+    t = weft.Variable("t", 0, length - 1)
+
+    def f() -> Any:
+        q, k, v = (kept[:, i].transpose(0, 1) for i in range(3))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(0, 1)
+
+    with weft.numerics("same"):
+        whole, row = f().numpy(), f()[t]
+        for at in (0, 1, 15, 16, length // 2, length - 1):
+            assert bits(weft.bind(row, t=at)) == [whole[at].tobytes()], at
+
+
+def test_a_row_at_a_place_of_run_time_reads_no_keys_and_values_that_the_mask_hides() -> None:
+    info = replace(registry.open_device("cpu:0").info, cores=2, flops=1e7, l2_bytes=1 << 18, vector_bytes=64)
+    t = weft.Variable("t", 0, 510)
+    with weft.numerics("same"):
+        q, kept = weft.tensor(array(8, 1, 64)).realize(), weft.tensor(array(512, 8, 64)).realize()
+        seen = weft.arange(512) <= weft.arange(512)[t]
+        scores = weft.where(seen, q @ kept.permute(1, 2, 0), -float("inf"))
+        (spec,) = kernelize(expand_calls([scores.value.node]))
+        k = schedule(spec.algorithm, info)
+        nest = k.nests["sum"]
+        assert "t" in repr(nest.loops[0].extent)
+        assert nest.at is not None and nest.at.loop == "block_i_in", "parts of heads are read together"
+
+        stored, top = weft.tensor(array(8, 512)).realize(), weft.tensor(array(8, 1)).realize()
+        weighted = ((stored - top).exp() / top)[:, None, :] @ kept.transpose(0, 1)
+        (spec,) = kernelize([weighted.value.node])
+        below = KnownFill(in_range(t - place(1, 512), 0, None), -float("inf"))
+        params = tuple([replace(p, fill=below) if p.shape == (8, 512) else p for p in spec.algorithm.params])
+        k = schedule(replace(spec.algorithm, params=params, variables=(t,)), info)
+    loops = [s for s in k.nests["sum_part"].loops if s.reduce]
+    assert repr(loops[0].extent) == "min(128, max(-128*r1o3 + t + 1, 0))"

@@ -460,3 +460,16 @@ def test_sums_take_the_fastest_order_where_bits_need_not_be_the_same() -> None:
     x[3] = floats(16)
     np.testing.assert_allclose(s(x).numpy(), mlp(x).numpy(), rtol=1e-5)
     assert s.stats().steps == 1
+
+
+def test_a_number_that_leads_out_of_a_tensor_is_refused_and_the_next_run_is_right() -> None:
+    x = weft.arange(10.0)
+    s = weft.session(lambda x, t: x.exp()[t], x, weft.Variable("t", 0, 20))
+    for t in (3, 9):
+        assert s(x, t).item() == x.exp()[t].item()
+        with pytest.raises(
+            weft.IndexError, match=f"index t = {t + 8} is out of range for dimension 0 of size 10"
+        ):
+            s(x, t + 8)
+        x[t] = 0.5
+        assert s(x, t).item() == x.exp()[t].item()

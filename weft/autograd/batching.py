@@ -80,7 +80,7 @@ def _pad(row: Row, size: Int, xs: list[Value]) -> Value:
 def _box(row: Row, size: Int, xs: list[Value]) -> Value:
     b = _attrs(row, Box)
     shape = (size, *row.shape) if row.op is Op.SHRINK else None
-    return apply(row.op, tuple(xs), Box((0, *b.start), (1, *b.step)), shape)
+    return apply(row.op, tuple(xs), replace(b, start=(0, *b.start), step=(1, *b.step)), shape)
 
 
 def _window(row: Row, size: Int, xs: list[Value]) -> Value:

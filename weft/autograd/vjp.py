@@ -46,6 +46,7 @@ from weft.autograd.ops import (
     zeros,
 )  # fmt: skip
 from weft.autograd.value import Value, VjpRule, apply, composed, constant, zero_gradient
+from weft.errors import GradError
 from weft.ir import dtypes
 from weft.ir.graph import Along, Axes, Box, Padding, ScatterCombine, Shape, Target, Window, elements
 from weft.ir.index import Int, high, low
@@ -242,7 +243,14 @@ def _pad(g: Value, out: Value, x: Value) -> Value:
 
 
 def _shrink(g: Value, out: Value, x: Value) -> Value:
-    return _embed(g, _attrs(out, Box), x)
+    box = _attrs(out, Box)
+    if box.said is not None:
+        raise GradError(
+            f"gradient: the bounds of a Variable do not keep a part of shape {tuple(out.shape)} within "
+            f"{tuple(x.shape)}; declare it with bounds that do",
+            box.said.location,
+        )
+    return _embed(g, box, x)
 
 
 def _embed(g: Value, box: Box, x: Value) -> Value:
@@ -397,8 +405,7 @@ def _update_whole(g: Value, out: Value, x: Value, src: Value) -> Value:
 
 
 def _update_part(g: Value, out: Value, x: Value, src: Value) -> Value:
-    box = _attrs(out, Box)
-    return shrink(g, box.start, box.step, src.shape)
+    return apply(Op.SHRINK, (g,), _attrs(out, Box), src.shape)
 
 
 def _copy(g: Value, out: Value, x: Value) -> Value:

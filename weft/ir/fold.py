@@ -2,6 +2,7 @@
 
 The results are those of `weft.ir.reference_ops`, to the bit for everything that IEEE 754 rounds correctly and for
 integers; the transcendental functions go through float64 and are rounded, which is at least as good as any backend.
+In the mode "same" (`numerics.py`) kernels compute these, as it depends on a graph's form what is constant in a kernel.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from weft.ir import dtypes
 from weft.ir.dtypes import DType
 from weft.ir.expr import Const, Expr, Scalar, normalize
 from weft.ir.float8 import decode, encode
+from weft.ir.numerics import pinned
 from weft.ir.ops import Op
 from weft.ir.reference_ops import FUNCTIONS
 
@@ -56,6 +58,13 @@ def fold(op: Op, dtype: DType, args: tuple[Expr, ...]) -> Scalar | None:
             return not values[0] if source is dtypes.bool_ else normalize(dtype, ~values[0])
         case _:
             rule = (_FLOAT if source.is_float else _INTEGER).get(op)
+            if (
+                op in FUNCTIONS
+                and source.is_float
+                and pinned()
+                and any(x and math.isfinite(x) for x in values)
+            ):
+                return None  # at 0, infinities and NaN kernels give the same bits
             return None if rule is None else rounded(dtype, rule(*values))
 
 

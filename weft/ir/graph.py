@@ -13,6 +13,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import ref
 
+from weft.errors import CallSite
 from weft.ir.dtypes import DType, int64
 from weft.ir.expr import Scalar, bits, normalize
 from weft.ir.index import Int
@@ -79,10 +80,12 @@ class Padding:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """SHRINK, UPDATE: per axis, the first element and the step (> 0); the sizes are the small tensor's shape."""
+    """SHRINK, UPDATE: per axis, the first element and the step (> 0); the sizes are the small tensor's shape. `said`:
+    the call that asked for it, where runtime variables decide if it is within the tensor, see `places.py`."""
 
     start: tuple[Int, ...]
     step: tuple[int, ...]
+    said: CallSite | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,9 +41,7 @@ def show_attrs(attrs: Attrs) -> str:
         case Target(device, None):
             return f"device={device!r}"
         case _:
-            return ", ".join(
-                f"{f.name}={_plain(getattr(attrs, f.name))}" for f in fields(attrs) if f.name != "fill_bits"
-            )
+            return ", ".join(f"{f.name}={_plain(getattr(attrs, f.name))}" for f in fields(attrs) if f.repr)
 
 
 def _plain(x: object) -> str:

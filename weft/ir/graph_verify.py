@@ -9,7 +9,7 @@ from weft.ir.dtypes import DType
 from weft.ir.errors import IRError
 from weft.ir.graph import Fill, Leaf, Node, Target, in_files, toposort
 from weft.ir.graph_text import show_attrs
-from weft.ir.index import low
+from weft.ir.index import at_least
 from weft.ir.loop_body import LoopNode
 from weft.ir.ops import LEAVES, Op
 from weft.ir.shape_rules import RULES
@@ -30,7 +30,7 @@ def _bad(n: Node, why: str) -> IRError:
 
 
 def _verify(n: Node) -> None:
-    if any(low(s) < 0 for s in n.shape):
+    if any(at_least(s) < 0 for s in n.shape):
         raise _bad(n, "a size may be negative")
     if n.op in LEAVES:
         _verify_leaf(n)

@@ -35,6 +35,7 @@ from weft.ir.graph import (
 )  # fmt: skip
 from weft.ir.index import Int, at_least, high, low
 from weft.ir.loop_body import LoopNode
+from weft.ir.numerics import pinned
 from weft.ir.ops import BINARY, COMPARE, MOVEMENT, REDUCE, UNARY, Op, kind_error
 
 _T = TypeVar("_T")
@@ -377,6 +378,8 @@ def _reduce_constant(op: Op, x: Node, attrs: Attrs, shape: Shape, dtype: DType) 
             return const(value, dtype, shape)
         case Op.PROD if value in (0, 1):
             return const(value, dtype, shape)
+        case Op.SUM if dtype.is_float and pinned() and not _adds_exactly(float(value), count, dtype):
+            return None
         case Op.SUM if dtype.is_float:
             first = 0.0 if count > 1 else -0.0  # as kernels do: a sum of several begins with 0
             return const(rounded(dtype, float(value) * count + first), dtype, shape)
@@ -384,6 +387,15 @@ def _reduce_constant(op: Op, x: Node, attrs: Attrs, shape: Shape, dtype: DType) 
             return const(rounded(dtype, int(value) * count), dtype, shape)
         case _:
             return None
+
+
+def _adds_exactly(value: float, count: int, dtype: DType) -> bool:
+    """True where no sum of up to `count` such terms is rounded, so that their order does not show."""
+    if value == 0 or not math.isfinite(value):
+        return True
+    mantissa = int(abs(math.frexp(value)[0]) * 2**53)
+    digits = mantissa // (mantissa & -mantissa)
+    return digits * count < 1 << (52 if dtype is dtypes.float64 else 23) and abs(value) * count < 2.0**127
 
 
 def _fold(op: Op, inputs: tuple[Node, ...], shape: Shape, dtype: DType) -> Node | None:

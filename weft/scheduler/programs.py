@@ -16,7 +16,7 @@ from typing import overload
 
 from weft import settings
 from weft.backends.protocol import Code, Device, DeviceInfo, device_class
-from weft.ir import dtypes
+from weft.ir import dtypes, numerics
 from weft.ir.forks import forkable
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.kernel.lower import lower
@@ -60,7 +60,8 @@ Scheduler = Callable[[Algorithm, DeviceInfo], Kernel]
 
 def lowered(algorithm: Algorithm, info: DeviceInfo, scheduler: Scheduler = schedule) -> Program:
     """The scheduled, lowered and optimized loops of an algorithm."""
-    return optimized(lower(scheduler(algorithm, info)), info, algorithm.pinned)
+    with numerics.switched(algorithm.pinned):
+        return optimized(lower(scheduler(algorithm, info)), info, algorithm.pinned)
 
 
 def optimized(program: Program, info: DeviceInfo, pinned: bool = False) -> Program:
@@ -135,10 +136,11 @@ class _Programs(Sequence[Program]):
             yield self[number]
 
     def _make(self, a: Algorithm) -> None:
-        plain = lower(schedule(a, self._info))
-        self._made.append(
-            replace(optimized(plain, self._info, a.pinned), name=f"{plain.name}_{next(_numbers)}")
-        )
+        with numerics.switched(a.pinned):  # in the thread that builds, too
+            plain = lower(schedule(a, self._info))
+            self._made.append(
+                replace(optimized(plain, self._info, a.pinned), name=f"{plain.name}_{next(_numbers)}")
+            )
         # asked before loops are split, for one store: no pass reads an element later than it was read
         self.in_place.append(in_place_pairs(plain))
 

@@ -21,6 +21,7 @@ from weft.ir.garbage import not_collected
 from weft.ir.graph import Node, toposort
 from weft.ir.ops import Op
 from weft.ir.placement import is_mesh
+from weft.ir.places import asked, check
 from weft.lazy_dataclass import dataclass
 from weft.scheduler import disk_cache, elements, families, repeats
 from weft.scheduler.keeping import FREE_BYTES, nbytes
@@ -234,11 +235,14 @@ NOTHING: Mapping[Node, Storage] = {}
 
 def evaluate(nodes: Sequence[Node], bindings: Mapping[str, int]) -> list[Storage]:
     """The values of nodes for these values of the runtime variables. The nodes do not keep them: equal graphs are one
-    object, which has other values under other bindings. ArgumentError for a value out of bounds."""
+    object, which has other values under other bindings. ArgumentError for a value out of bounds, IndexError for one
+    that leads out of a tensor."""
     values: dict[Node, Storage] = {n: s for n in nodes if (s := n.storage) is not None}
     todo = [n for n in dict.fromkeys(nodes) if n not in values]
     if todo:
         sig = signature(todo)
+        if sig.variables:
+            check({v.name: value(v.name, v.lo, v.hi, bindings) for v in sig.variables}, asked(todo))
         names = {n.device for n in todo if n.device is not None}
         if sig.copies or len(names) > 1:
             from weft.scheduler import parts

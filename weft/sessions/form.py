@@ -16,6 +16,7 @@ from weft.errors import MemoryPlanError
 from weft.ir import graph
 from weft.ir.graph import Node
 from weft.ir.index import Int, Var
+from weft.ir.places import asked, check
 from weft.ir.regions.region import NOTHING, Region
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.keeping import nbytes
@@ -74,6 +75,7 @@ class Form:
         self._number = {n: k for k, n in template.leaves.items()}
         self._results = frozenset(template.results)
         self._varying = varying(template.order)
+        self._asked = asked(template.results)
         self._choice = Choice(self.keeper.stored)
         self._numbers: dict[Var, int] = {}
         self._stale = Stale()
@@ -104,6 +106,8 @@ class Form:
     ) -> Any:
         """The function's results for tensors as arguments, and numbers as runtime variables. `arrays`, `said`: see
         `Inputs.look`."""
+        if self._asked:
+            check({v.name: x for v, x in numbers.items()}, self._asked)
         objects = [*tensors, *self.template.captured]
         moved = [v for v, x in numbers.items() if self._numbers.get(v) != x]
         if self.values is not None and not moved and self.inputs.are_last(objects):

@@ -82,3 +82,60 @@ def test_a_variable_may_be_zero_but_not_less() -> None:
     assert (weft.Variable("n", 0, 0).lo, weft.Variable("n", 0, 4).hi) == (0, 4)
     with pytest.raises(weft.ArgumentError, match="0 <= lo <= hi"):
         weft.Variable("n", -1, 2)
+
+
+def test_a_place_beyond_the_axis_is_refused_by_the_line_that_says_it(device: str) -> None:
+    x, t = weft.tensor(A), weft.Variable("t", 0, 20)
+    y = x[t].exp()
+    np.testing.assert_allclose(weft.bind(y, t=15).numpy(), np.exp(A[15]), rtol=1e-6)
+    with pytest.raises(
+        weft.IndexError,
+        match=r"indexing: index t = 16 is out of range for dimension 0 of size 16\n  at .*:\d+",
+    ) as refused:
+        weft.bind(y, t=16)
+    line = int(str(refused.value).rpartition(":")[2])
+    with open(__file__) as text:
+        assert "y = x[t].exp()" in text.read().splitlines()[line - 1]
+    with pytest.raises(
+        weft.IndexError, match="narrow: 3 elements from t = 14 on do not fit dimension 0 of size 16"
+    ):
+        weft.bind(x.narrow(0, t, 3), t=14)
+    with pytest.raises(weft.IndexError, match="index 3 is out of range for dimension 0 of size n = 3"):
+        weft.bind(x[:N][3], n=3)
+
+
+def test_what_the_bounds_of_a_variable_rule_out_is_refused_at_once() -> None:
+    x = weft.tensor(A)
+    with pytest.raises(weft.IndexError, match=r"index s \+ 16 is out of range for dimension 0 of size 16"):
+        x[S + 16]
+    with pytest.raises(weft.IndexError, match="may be negative, -2 to 6"):
+        x[S - 2]
+    with pytest.raises(weft.IndexError, match=r"the size -n \+ 10 in dimension 0 may be negative"):
+        x[N:10]
+    with pytest.raises(weft.GradError, match="declare it with bounds that do"):
+        weft.tensor(A, requires_grad=True)[weft.Variable("t", 0, 20)].sum().backward()
+
+
+def test_a_part_that_a_variable_says_is_a_view(device: str) -> None:
+    x = weft.tensor(A) * 1
+    x[S].mul_(0.0)
+    x[S + 1] += 5.0
+    x[N : N + 2, S].copy_(weft.ones(2))
+    want = A.copy()
+    want[3] *= 0.0
+    want[4] += 5.0
+    want[7:9, 3] = 1.0
+    np.testing.assert_array_equal(weft.bind(x, s=3, n=7).numpy(), want)
+
+
+@pytest.mark.parametrize("by", [0, 1, -1])
+def test_elements_roll_along_axes_of_runtime_sizes_and_by_variables(by: int, device: str) -> None:
+    y = weft.tensor(A)[:N].roll(by, 0)
+    z = weft.tensor(A).roll(S, 1)
+    for n, s in ((1, 0), (7, 3), (16, 8)):
+        np.testing.assert_array_equal(weft.bind(y, n=n).numpy(), np.roll(A[:n], by, 0))
+        np.testing.assert_array_equal(weft.bind(z, s=s).numpy(), np.roll(A, s, 1))
+    with pytest.raises(
+        weft.ShapeError, match="an axis of n elements is rolled by at most 1, its least size, got 3"
+    ):
+        weft.tensor(A)[:N].roll(3, 0)

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeGuard, cast
 from weft.core.args.handle import Dims, describe
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
 from weft.ir.graph import Shape, elements
-from weft.ir.index import Index, Int
+from weft.ir.index import Index, Int, low
 
 Sizes: TypeAlias = Int | Sequence[Int]
 
@@ -101,7 +101,7 @@ def fill_in(op: str, wanted: tuple[Int, ...], have: Shape) -> Shape:
     known = elements(tuple(n for k, n in enumerate(wanted) if k not in holes))
     if len(holes) > 1:
         raise ShapeError(f"{op}: only one size may be -1, got {tuple(wanted)}")
-    if isinstance(known, int) and known == 0:
+    if low(known) == 0:
         raise ShapeError(f"{op}: the size of -1 in {tuple(wanted)} could be anything; give it")
     rest = total // known
     if rest * known != total:

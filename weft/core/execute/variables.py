@@ -33,7 +33,7 @@ def bind(*tensors: Tensor, **values: int) -> Tensor | tuple[Tensor, ...]:
     """Tensors computed for these values of the runtime variables they depend on: new leaves, of constant shape.
 
     One tensor gives a Tensor, several give a tuple and are computed together. No gradient flows through. ArgumentError
-    for a variable that has no value or one out of its bounds.
+    for a variable that has no value or one out of its bounds, IndexError for one that leads out of a tensor.
     """
     from weft.ir import graph
     from weft.scheduler.realize import evaluate

@@ -19,9 +19,10 @@ from weft.core.layout.movement import box, broadcast_tensors, pad_value
 from weft.core.pointwise.elementwise import ne, where
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
 from weft.ir.dtypes import bool_, int64, uint8
-from weft.ir.graph import Along, Axes, Box, ScatterCombine, Shape, elements
+from weft.ir.graph import Along, Axes, ScatterCombine, Shape, elements
 from weft.ir.index import Index, Int
 from weft.ir.ops import Op
+from weft.ir.places import placed
 from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -333,7 +334,7 @@ def _put_basic(v: Value, plan: Basic, src: Value) -> Value:
     src = bc.reshape(src, tuple(plan.size))
     if 0 in plan.size:
         return v
-    return apply(Op.UPDATE, (v, src), Box(tuple(plan.start), tuple(plan.step)))
+    return apply(Op.UPDATE, (v, src), placed(v.shape, tuple(plan.start), tuple(plan.step), tuple(plan.size)))
 
 
 def _source(v: Value, value: Any, shape: Shape) -> Value:

@@ -17,10 +17,12 @@ from weft.core.composed.composite import composite
 from weft.core.pointwise.elementwise import where
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
 from weft.ir.dtypes import DType, bool_, int64, promote, uint8, uint16, uint32, uint64
-from weft.ir.graph import Axes, Box, Padding, Shape, Window, arange, elements
+from weft.ir.graph import Axes, Padding, Shape, Window, arange, elements
 from weft.ir.index import Int
+from weft.ir.index import high as most
 from weft.ir.index import low as least
 from weft.ir.ops import Op
+from weft.ir.places import placed
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
@@ -239,12 +241,12 @@ def flip(input: Tensor, *args: Dims, dims: Dims | None = None) -> Tensor:
 def roll(input: Tensor, shifts: Dims, dims: Dims | None = None) -> Tensor:
     """The elements moved by `shifts` places along `dims`, those that leave at one end entering at the other."""
     v = value_of("roll", input)
-    if not isinstance(shifts, int) and not shifts:
+    if isinstance(shifts, Sequence) and not shifts:
         raise ArgumentError("roll: needs at least one shift")
     if dims is None and len(v.shape) != 1:
         return reshape(roll(flatten(input), shifts, 0), v.shape)
     dims = 0 if dims is None else dims
-    by_dim = [shifts] if isinstance(shifts, int) else list(shifts)
+    by_dim = list(shifts) if isinstance(shifts, Sequence) else [shifts]
     along = [dims] if isinstance(dims, int) else list(dims)
     if len(by_dim) != len(along):
         raise ArgumentError(f"roll: {len(by_dim)} shifts for {len(along)} dimensions; give as many of both")
@@ -254,10 +256,23 @@ def roll(input: Tensor, shifts: Dims, dims: Dims | None = None) -> Tensor:
     for by, dim in zip(by_dim, along, strict=True):
         k = axis("roll", dim, v.shape)
         n = v.shape[k]
-        places = by % n if isinstance(n, int) and n else 0
-        if places:
+        places = _places(by, n)
+        if not isinstance(places, int) or places:
             out = joined([_part(out, k, n - places, places), _part(out, k, 0, n - places)], k)
     return wrap(out)
+
+
+def _places(by: Int, n: Int) -> Int:
+    """The number of elements that `roll` takes from the end of an axis of n to its front."""
+    if isinstance(n, int):
+        return by % n if n else 0
+    if least(by) >= 0 and most(by) <= least(n):
+        return by
+    if most(by) < 0 and least(by + n) >= 0:
+        return by + n
+    raise ShapeError(
+        f"roll: an axis of {n} elements is rolled by at most {least(n)}, its least size, got {by}"
+    )
 
 
 # ---------------------------------------------------------------------------------------------- parts
@@ -269,7 +284,7 @@ def box(
     """The elements start, start + step, ... of each axis, as many as `size`."""
     if size == v.shape:
         return v
-    return apply(Op.SHRINK, (v,), Box(start, step or (1,) * len(start)), size)
+    return apply(Op.SHRINK, (v,), placed(v.shape, start, step or (1,) * len(start), size), size)
 
 
 def narrow(input: Tensor, dim: int, start: Int | Tensor, length: Int) -> Tensor:

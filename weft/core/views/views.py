@@ -363,7 +363,7 @@ def picking(function: Callable[..., Any]) -> Callable[..., Any]:
 
 _PLAIN_BOUNDS = frozenset({int, type(None)})
 
-_BASIC = frozenset({int, slice, type(None), type(Ellipsis), np.int64, np.int32, Index})
+_BASIC = frozenset({int, slice, type(None), type(Ellipsis), np.int64, np.int32})
 
 
 def _basic(key: Any) -> Any:
@@ -377,7 +377,7 @@ def _basic(key: Any) -> Any:
         kind = cast("type[Any]", type(k))
         if kind is slice:
             tensors = tensors or any(isinstance(b, Handle) for b in (k.start, k.stop, k.step))
-        elif kind not in _BASIC:
+        elif kind not in _BASIC and not isinstance(k, Index):
             if is_number(k):
                 tensors = True
             elif not _is_whole_number(k):

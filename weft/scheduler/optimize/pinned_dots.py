@@ -10,11 +10,12 @@ result has a chain of its own, in scalars, and as many chains run side by side a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir.expr import Load
-from weft.ir.index import coefficient, flatten, high
+from weft.ir.index import Var, coefficient, flatten, high
 from weft.ir.kernel.algorithm import Axis, ItemValue, Output, Param, reads
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import Refusal, attempt, run
@@ -22,6 +23,7 @@ from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.mark import Unroll, Vectorize
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
+from weft.ir.kernel.transforms.trim import Trim
 from weft.ir.loops import Scope
 from weft.ir.numerics import CHAIN_TERMS, Tree
 from weft.lazy_dataclass import dataclass
@@ -133,11 +135,12 @@ def apply(form: Dots, choice: Chains, info: DeviceInfo) -> Kernel:
     """The chains of some results outside, the steps of the sum, then one step of each."""
     first = form.sums[0]
     k, value, out = _repeated_once(form, info), first.found.value, first.found.out.name
-    loop = loops_of(k, first.found)[first.axis.var]
+    loop_of = loops_of(k, first.found)
+    loop = loop_of[first.axis.var]
     around = [s.var.name for s in k.nests[out].loops if s.var.name != loop]
     k = run(k, Pad(loop, choice.count))
     k, block, within = split(k, loop, choice.count, "block", "chain")
-    outer = _as_memory_lies(first, k, [*around, block], block)
+    outer = _as_memory_lies(first, loop_of | {first.axis.var: block}, [*around, block])
     k = attempt(run(k, Permute(out, (*outer, within))), Vectorize(within))
     if parallel.pays(k, info, 2.0 * len(form.sums) * prod(high(a.extent) for a in value.all_axes)):
         k = parallel.spread(k, out, outer, info)
@@ -157,6 +160,8 @@ def _summed(k: Kernel, d: Dot, out: str, block: str, choice: Chains, info: Devic
         ends = [s.var.name for s in k.nests[value.name].loops if s.reduce]
         k = run(k, ComputeAt(part, value.name, ends[-1], Scope.REGISTER))
     k = _chains(k, part or value.name, choice, choice.steps)
+    for n in [s.var.name for s in k.nests[value.name].loops if s.reduce]:
+        k = attempt(k, Trim(value.name, n, strict=True))  # of results that nobody asks for
     assert value.reduce is not None
     terms = prod(high(a.extent) for a in value.reduce.axes)
     for _, p in d.across if choice.steps else ():
@@ -164,16 +169,16 @@ def _summed(k: Kernel, d: Dot, out: str, block: str, choice: Chains, info: Devic
     return k
 
 
-def _as_memory_lies(d: Dot, k: Kernel, loops: list[str], block: str) -> list[str]:
-    """The loops over results, `block` that over blocks of lanes, in the order in which memory has what is read: where
-    heads lie side by side, their parts of a row are read together."""
-    loop_of = loops_of(k, d.found)
+def _as_memory_lies(d: Dot, loop_of: Mapping[Var, str], loops: list[str]) -> list[str]:
+    """The loops over results in the order in which memory has what is read: where heads lie side by side, their parts
+    of a row are read together. `loop_of`: the loop along each axis of the sum, blocks of lanes for that of lanes."""
     step = dict.fromkeys(loops, 0)
     for load, p in d.across:
-        at = None if p is None else flatten(load.index, p.shape)
-        for v, n in loop_of.items():
-            name = block if v is d.axis.var else n
-            step[name] = max(step[name], abs(coefficient(at, v) or 0) if at is not None else 0)
+        if p is None:
+            continue
+        at = flatten(load.index, p.shape)
+        for v, name in loop_of.items():
+            step[name] = max(step[name], abs(coefficient(at, v) or 0))
     return sorted(loops, key=lambda n: -step[n])
 
 

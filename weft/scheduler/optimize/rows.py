@@ -31,6 +31,7 @@ from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split_reduce import SplitReduce
 from weft.ir.kernel.transforms.stage import Arrange
+from weft.ir.kernel.transforms.trim import Trim
 from weft.ir.loops import LoopKind, Scope
 from weft.ir.numerics import CHAIN_TERMS, Tree
 from weft.ir.ops import Op
@@ -274,7 +275,7 @@ def _part(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
     k, vectors = _in_flight(k)
     k = lanes(k, inner, min(info.lanes(item.dtype) * vectors, extent_of(k, inner)))
     if item.reduce.tree is not Tree.FREE:
-        k = ask_for_rows(k, name, reduced[-1], info)
+        k = attempt(ask_for_rows(k, name, reduced[-1], info), Trim(name, reduced[-1], strict=True))
     return _within(k, name, rows, across, info)
 
 

@@ -24,9 +24,9 @@ from tests.ir.kernel.transforms.golden import (
 from weft.ir import dtypes
 from weft.ir import expr as ex
 from weft.ir.expr import Const, Expr
-from weft.ir.index import Guard, Var, in_range
-from weft.ir.kernel.algorithm import Output
-from weft.ir.kernel.schedule import initial
+from weft.ir.index import Guard, Int, Var, in_range
+from weft.ir.kernel.algorithm import KnownFill, Output, place
+from weft.ir.kernel.schedule import Kernel, initial
 from weft.ir.kernel.transforms.base import Refusal, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.mark import Unroll, Vectorize
@@ -187,6 +187,36 @@ def test_every_iteration_counts_where_terms_are(name: str) -> None:
     term, op = KEPT[name]
     k = rows(term, 8, 8, op, x=(8, 8), v=(8,))
     assert Trim("s", "j").check(k) == Refusal("every iteration of j may count")
+
+
+def filled(index: Callable[[Var, Var], Int], least: Int, divided: bool = False) -> Kernel:
+    """Sums of exp(x - top) * v, of an x that is -inf but where column <= row + least."""
+
+    def term(i: Var, j: Var) -> Expr:
+        e = ex.call(Op.EXP, ex.call(Op.SUB, load("x", i, j), load("top", index(i, j))))
+        return mul(ex.call(Op.DIV, e, load("top", i)) if divided else e, load("v", j))
+
+    k = rows(term, 8, 8, x=(8, 8), top=(8,), v=(8,))
+    below = KnownFill(in_range(place(0, 8) - place(1, 8) + least, 0, None), float("-inf"))
+    params = tuple([replace(p, fill=below) if p.name == "x" else p for p in k.algorithm.params])
+    return initial(replace(k.algorithm, params=params))
+
+
+@pytest.mark.parametrize("divided", [False, True])
+def test_weights_end_where_memory_is_filled_if_that_leaves_some_of_each_row(divided: bool) -> None:
+    k = run(filled(lambda i, j: i, 0, divided), Trim("s", "j", strict=True))
+    assert repr(k.nests["s"].loops[-1].extent) == "i + 1"
+    changed = run(filled(lambda i, j: i, 2, divided), Trim("s", "j", strict=True))
+    assert repr(changed.nests["s"].loops[-1].extent) == "min(8, i + 3)"
+
+
+@pytest.mark.parametrize("index", [lambda i, j: i, lambda i, j: j])
+def test_weights_of_rows_or_columns_that_may_be_filled_whole_are_all_added(
+    index: Callable[[Var, Var], Int],
+) -> None:
+    """Their maximum is -inf, and their sum NaN."""
+    k = filled(index, -1)
+    assert Trim("s", "j", strict=True).check(k) == Refusal("every iteration of j may count")
 
 
 def test_nothing_is_summed_where_no_reader_uses_the_sum() -> None:

@@ -14,6 +14,7 @@ from weft.ir.index import (
     ceildiv,
     coefficient,
     floordiv,
+    high,
     low,
     map_guard,
     maximum,
@@ -40,8 +41,9 @@ class Trim(Transform):
           for j in 0..n: m = max(m, x if j <= i else -inf)  ->    for j in 0..min(n, i + 1): m = max(m, x)
 
     What the other iterations would reduce is the identity: where(condition, x, -inf) of a maximum, where(condition,
-    x, 0) of a sum; exp(-inf - m) with m kept finite is 0, and 0 times a factor is taken for 0, so an infinity or NaN
-    of a factor that no condition lets through adds nothing. Online reductions in the loop must all be trimmed alike.
+    x, 0) of a sum; exp(-inf - m) is 0 where m is kept finite, or is the same for all of a row of which the condition
+    leaves some, and 0 times or over a factor is taken for 0, so an infinity or NaN of a factor that no condition lets
+    through adds nothing. Online reductions in the loop must all be trimmed alike.
     With `strict`, a factor's `where` does not count, only what is known as a tensor's `fill`. Where all who read the
     value choose by a condition that no iteration changes, and it fails, nothing is reduced at all.
     Needs: a serial loop, reducing; a condition that is affine in it, where loops further in take any value.
@@ -182,10 +184,12 @@ def _conditions(k: Kernel, e: Expr, nothing: float, strict: bool) -> Iterator[In
         case ScalarCall(op=Op.MUL) if nothing == 0:
             for factor in _factors(e):
                 yield from _conditions(k, factor, nothing, strict)
-        case ScalarCall(op=Op.EXP, args=(ScalarCall(op=Op.SUB, args=(x, m)),)) if (
-            nothing == 0 and _finite_below(m)
+        case ScalarCall(op=Op.EXP, args=(ScalarCall(op=Op.SUB, args=(x, m)),)) if nothing == 0 and (
+            _finite_below(m) or _leaves_some(k, x, m)
         ):
             yield from _conditions(k, x, float("-inf"), strict)
+        case ScalarCall(op=Op.DIV, args=(ScalarCall(op=Op.EXP) as x, _)) if nothing == 0:
+            yield from _conditions(k, x, nothing, strict)
         case ScalarCall(op=Op.CAST, args=(x,)) if e.dtype.is_float and x.dtype.is_float:
             yield from _conditions(k, x, nothing, strict)
         case Load() if (p := k.algorithm.param(e.source)) is not None:
@@ -266,6 +270,36 @@ def _finite_below(m: Expr) -> bool:
         isinstance(m, ScalarCall)
         and m.op is Op.MAX
         and any(isinstance(a, Const) and abs(float(a.value)) < float("inf") for a in m.args)
+    )
+
+
+def _leaves_some(k: Kernel, x: Expr, m: Expr) -> bool:
+    """True where `x` is read of a parameter whose fill leaves the first or the last element of each row along an axis
+    along which `m` is the same: only an infinity or NaN of that element makes the maximum of a row -inf."""
+    p = k.algorithm.param(x.source) if isinstance(x, Load) else None
+    if not isinstance(x, Load) or p is None or p.fill is None:
+        return False
+    loads = [e for e in walk([m]) if isinstance(e, Load)]
+    own = {v for e in loads for i in e.index for v in variables(i)}
+    if not loads or any(isinstance(e, FromIndex | Test) for e in walk([m])):
+        return False
+    for a, (n, i) in enumerate(zip(p.shape, x.index, strict=True)):
+        if isinstance(i, int) or not own.isdisjoint(variables(i)):
+            continue
+        ends: list[Int] = [0] if low(i) == 0 else []
+        ends += [n - 1] if isinstance(n, int) and high(i) == n - 1 else []
+        for end in ends:
+            at = {place(a, n): end}
+            if _always(map_guard(p.fill.outside, lambda e, at=at: substitute(e, at))):
+                return True
+    return False
+
+
+def _always(guard: Guard) -> bool:
+    """True where conditions hold for all values of what is in them."""
+    return all(
+        (c.lo is None or low(c.value - c.lo) >= 0) and (c.hi is None or low(c.hi - c.value) > 0)
+        for c in guard
     )
 
 
