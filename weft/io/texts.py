@@ -5,7 +5,6 @@
 Their ends are found a window at a time: a short text has a byte that is not zero and seven zeros in front. Each length
 has to say where the next one is; where that does not hold, or a text is long, they are followed one by one.
 """
-# Tests: tests/io/test_texts.py
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ Places: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 HEADER = 8
 _LENGTH = Struct("<Q")
 _WINDOW_BYTES = 1 << 17
-"""Where ends are looked for at once: some thousand texts."""
+"""A window, in which ends are looked for at once: some thousand texts."""
 _FEW = 256
 """Fewer texts of a window than this are not worth looking for: so many are followed next, and twice as many then."""
 _TEXTS_CHECKED_AT_ONCE = 1 << 14
@@ -52,7 +51,7 @@ class Texts:
             begin = end + HEADER
 
     def starts(self) -> Places:
-        """Where each text begins in `data`."""
+        """The places in `data` where texts begin."""
         found = np.full(len(self.ends), HEADER, np.int64)
         found[1:] += self.ends[:-1]
         return found
@@ -71,7 +70,7 @@ class Texts:
 
 
 def ends_of(data: memoryview, count: int) -> Places | None:
-    """Where each of `count` texts ends, of a row that begins with `data`; None where one would go beyond it."""
+    """The ends of `count` texts, of a row that begins with `data`; None where one would go beyond it."""
     found: list[Places] = []
     at, left, next_few = 0, count, _FEW
     while left:

@@ -4,7 +4,6 @@
 
 Source: Sennrich et al. 2016, arXiv:1508.07909.
 """
-# Tests: tests/models/test_pairs.py
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 Found: TypeAlias = tuple[Any, int]
-"""When a pair is joined, as something that can be compared, and the token that it makes."""
+"""The turn at which a pair is joined, as something that can be compared, and the token that it makes."""
 
 PAIRS_KEPT = 1 << 16
 """Pairs that are remembered, some 150 bytes each; then all are forgotten."""

@@ -2,7 +2,6 @@
 
 Texts are ordered by the rest of their first bytes, as one number, by a prime; what is found there is compared.
 """
-# Tests: tests/models/test_text_index.py
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ _POWERS = np.array([pow(256, k, _PRIME) for k in range(_LONGEST)], np.int64)
 
 
 class TextIndex:
-    """Where texts are in a row of them."""
+    """The numbers of texts in a row of them."""
 
     def __init__(self, texts: Texts) -> None:
         self._texts = texts
