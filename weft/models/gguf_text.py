@@ -300,7 +300,8 @@ _NONE = Texts(b"", np.zeros(0, np.int64))
 
 
 def _makes_none(merges: Texts, index: TextIndex) -> int:
-    """The first merge, "left right", whose parts or whole are no tokens, as far as rests tell; -1 if there is none."""
+    """The first merge, "left right", whose whole is no token, as far as rests tell; -1 if there is none. One whose
+    parts are none is never met."""
     data = np.frombuffer(merges.data, np.uint8)
     starts, ends = merges.starts(), merges.ends.astype(np.int64)
     (spaces,) = np.nonzero(data == ord(" "))
@@ -311,9 +312,7 @@ def _makes_none(merges: Texts, index: TextIndex) -> int:
     joined = np.ones(len(data), bool)
     joined[cuts] = False
     before = np.arange(len(starts))  # so many spaces are gone
-    parts = (data, starts, cuts), (data, cuts + 1, ends), (data[joined], starts - before, ends - before - 1)
-    known = [index.may_have(rests_of(values, begin, end - begin)) for values, begin, end in parts]
-    right = np.logical_and.reduce(known)
+    right = index.may_have(rests_of(data[joined], starts - before, ends - starts - 1))
     return -1 if right.all() else int(np.argmin(right))
 
 
