@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.models.test_gguf import written
+from weft import models, nn
 from weft.__main__ import main
+from weft.io import gguf_metadata, load_gguf, save_gguf
+from weft.quantization import BlockFormat
 
 TOKENS = json.dumps({"version": "1.0", "model": {"type": "BPE", "vocab": {"h": 0, "i": 1}, "merges": []}})
 GPT2 = json.dumps(
@@ -105,3 +110,34 @@ def test_a_folder_that_holds_no_model_is_told_in_a_line(
     with pytest.raises(SystemExit) as told:
         main([command, str(folder), *(["hi"] if command == "generate" else [])])
     assert re.search(message, str(told.value)) and "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("command", ["generate", "serve"])
+def test_activations_of_a_file_are_rounded_where_that_is_asked_for(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tokenizers")
+    served: list[Any] = []
+    monkeypatch.setattr("weft.serve.serve", lambda model, *args, **kwargs: served.append(model))
+    read = models.from_gguf
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        served.append(read(*args, **kwargs))
+        return served[-1]
+
+    monkeypatch.setattr(models, "from_gguf", noted)
+    plain, _ = written(tmp_path / "plain.gguf", "qwen3", BlockFormat.Q8_0)
+    tensors, metadata = load_gguf(plain), gguf_metadata(plain)
+    count = int(tensors["token_embd.weight"].shape[0])
+    tokens = {"model": "gpt2", "pre": "gpt-2", "tokens": ["a", "b", *[f"<{k}>" for k in range(2, count)]]}
+    path = tmp_path / "x.gguf"
+    save_gguf(tensors, path, dict(metadata) | {f"tokenizer.ggml.{k}": v for k, v in tokens.items()})
+    more = ["ab", "--max-new-tokens", "2"] if command == "generate" else []
+    for activations, kind in (("float32", nn.BlockLinear), ("int8", nn.IntegerLinear)):
+        served.clear()
+        main([command, str(path), *more, "--activations", activations])
+        assert all(type(m.lm_head) is kind for m in served) and served
+    with pytest.raises(SystemExit, match="--activations int8 is for GGUF files"):
+        main([command, str(tmp_path), *more, "--activations", "int8"])
+    with pytest.raises(SystemExit):
+        main([command, str(path), *more, "--activations", "int4"])

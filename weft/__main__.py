@@ -132,18 +132,20 @@ def generate(
     seed: int | None,
     draft: str | None = None,
     draft_tokens: int = 4,
+    activations: str = "float32",
     **sampling: float,
 ) -> None:
     """Writes a text on, with the model in a folder or GGUF file, as it comes; `draft`: "lookup", or a small model's
-    folder or file, which guesses `draft_tokens` at once."""
+    folder or file, which guesses `draft_tokens` at once. `activations`: as `models.from_gguf` has them."""
     from weft import models
 
-    tokenizer, model = _tokenizer_and_model(folder, dtype)
+    tokenizer, model = _tokenizer_and_model(folder, dtype, activations)
     how = models.Sampling(**sampling)  # pyright: ignore[reportArgumentType]  # top_k is an int
     guess = None
     if draft is not None:
+        of_draft = activations if Path(draft).is_file() else "float32"
         guess = models.Draft(
-            "lookup" if draft == "lookup" else _tokenizer_and_model(draft, dtype)[1], draft_tokens
+            "lookup" if draft == "lookup" else _tokenizer_and_model(draft, dtype, of_draft)[1], draft_tokens
         )
     ids = tokenizer.encode(prompt)
     tokens = models.generate(model, [ids], count, sampling=how, stop=tokenizer.ends, seed=seed, draft=guess)
@@ -155,18 +157,22 @@ def generate(
         print(guess, file=sys.stderr)
 
 
-def _tokenizer_and_model(folder: str, dtype: str | None) -> tuple[Tokenizer, Decoder]:
+def _tokenizer_and_model(folder: str, dtype: str | None, activations: str) -> tuple[Tokenizer, Decoder]:
     from concurrent.futures import ThreadPoolExecutor
 
     from weft import models
     from weft.models.decoder import Decoder
 
+    if activations != "float32" and Path(folder).is_dir():
+        raise SystemExit(
+            f"--activations {activations} is for GGUF files, whose weights are in blocks: {folder} is none"
+        )
     try:
         with ThreadPoolExecutor(1) as beside:  # a tokenizer.json is read outside of Python
             reading = beside.submit(models.Tokenizer, folder)
             try:
                 model = (
-                    models.from_gguf(folder)
+                    models.from_gguf(folder, activations=activations)
                     if Path(folder).is_file()
                     else models.from_pretrained(folder, None if dtype is None else getattr(weft, dtype))
                 )
@@ -185,12 +191,19 @@ def _told(error: Exception) -> str:
 
 
 def serve(
-    folder: str, host: str, port: int, name: str | None, dtype: str | None, rows: int, size: int
+    folder: str,
+    host: str,
+    port: int,
+    name: str | None,
+    dtype: str | None,
+    rows: int,
+    size: int,
+    activations: str = "float32",
 ) -> None:
     """Serves the model in a folder or GGUF file over HTTP, until it is interrupted."""
     from weft.serve import serve as run
 
-    _, model = _tokenizer_and_model(folder, dtype)
+    _, model = _tokenizer_and_model(folder, dtype, activations)
 
     def ready(address: str) -> None:
         print(f"{folder} at {address}/v1 ({rows} at once); Ctrl-C stops", flush=True)
@@ -249,6 +262,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     serving.add_argument("--dtype", choices=["float32", "bfloat16", "float16"])
     serving.add_argument("--rows", type=int, default=8, metavar="N", help="sequences at once")
     serving.add_argument("--size", type=int, default=2048, metavar="N", help="tokens of a sequence, at most")
+    for command in (writing, serving):
+        command.add_argument(
+            "--activations", choices=["float32", "int8"], default="float32",
+            help="of GGUF files: int8 rounds what weights in blocks are multiplied with, which is faster",
+        )  # fmt: skip
     commands.add_parser("run", help="a program written for torch, with weft in its place", add_help=False)
     chosen, rest = parser.parse_known_args(given)
     if rest and chosen.command != "bench":
@@ -266,10 +284,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             case "generate":
                 how = {name: getattr(chosen, name) for name, _, _ in _SAMPLING}
                 given = chosen.folder, chosen.prompt, chosen.max_new_tokens, chosen.dtype, chosen.seed
-                generate(*given, chosen.draft, chosen.draft_tokens, **how)
+                generate(*given, chosen.draft, chosen.draft_tokens, chosen.activations, **how)
             case "serve":
                 c = chosen
-                serve(c.folder, c.host, c.port, c.name, c.dtype, c.rows, c.size)
+                serve(c.folder, c.host, c.port, c.name, c.dtype, c.rows, c.size, c.activations)
             case "bench":
                 bench(rest)
             case _:

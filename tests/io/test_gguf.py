@@ -222,10 +222,10 @@ def test_what_is_read_without_texts_is_the_rest_of_the_file(tmp_path: Path) -> N
     assert isinstance(w, weft.Tensor) and w.tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("texts", [False, True])
+@pytest.mark.parametrize("texts", [tuple, lambda texts: ()])
 @pytest.mark.parametrize("length", [7, 1 << 20, (1 << 64) - 1])
 def test_texts_that_go_beyond_the_end_are_refused_read_or_not(
-    tmp_path: Path, texts: bool, length: int
+    tmp_path: Path, texts: Any, length: int
 ) -> None:
     save_gguf({}, tmp_path / "x", {"texts": ["a" * 6]})
     data = (tmp_path / "x").read_bytes()

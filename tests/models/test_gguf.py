@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +214,21 @@ def test_norms_in_float32_beside_matrices_of_16_bits_are_of_their_dtype(tmp_path
         expected = model(weft.tensor(IDS)).numpy()
         error = np.abs(found(weft.tensor(IDS)).float().numpy() - expected).max()
     assert error < 0.05 * np.abs(expected).max()
+
+
+def test_a_model_is_made_and_begun_without_collections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = written(tmp_path / "x.gguf", "qwen3", BlockFormat.Q8_0)
+    collects: list[bool] = []
+    check = models.gguf._check
+
+    def noted(*args: Any) -> None:
+        collects.append(gc.isenabled())
+        check(*args)
+
+    monkeypatch.setattr(models.gguf, "_check", noted)
+    found = models.from_gguf(path)
+    found.register_forward_pre_hook(lambda *args: collects.append(gc.isenabled()))
+    next(models.generate(found, IDS.tolist(), 2))
+    assert collects == [False, False] and gc.isenabled()

@@ -12,9 +12,8 @@ Source: the specification in ggml's docs/gguf.md, versions 2 and 3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from struct import Struct
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 import numpy as np
@@ -32,6 +31,7 @@ from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, FileFormatError
 from weft.io.safetensors import bytes_of
 from weft.io.source import Source
+from weft.io.texts import Texts, ends_of
 from weft.ir.dtypes import DType, bfloat16, float16, float32, float64, int8, int16, int32, int64, uint8
 from weft.lazy_dataclass import dataclass
 
@@ -45,6 +45,7 @@ __all__ = [
     "gguf_tensors",
     "load_gguf",
     "load_with_metadata",
+    "metadata_with_texts",
     "save_gguf",
 ]
 
@@ -67,7 +68,6 @@ _UNKNOWN = {
     29: "IQ1_M",
 }  # fmt: skip
 """Types that files may have, and weft cannot widen."""
-_LENGTH = Struct("<Q")
 _MOST_AXES = 8
 _MOST_NESTED = 8
 
@@ -109,13 +109,13 @@ def load_with_metadata(
 ) -> tuple[Metadata, dict[str, Tensor | BlockTensor]]:
     """The entries and the tensors of a file, whose header is read once. Arrays of texts, which vocabularies are, are
     passed over: () stands for them."""
-    header = _opened(path, texts=False)
+    header = _opened(path, lambda texts: ())
     return header.metadata, _tensors(
         header, get_default_device().name if device is None else device_name(device)
     )
 
 
-def _opened(path: StrPath, texts: bool = True) -> _Header:
+def _opened(path: StrPath, texts: Callable[[Texts], Any] = tuple) -> _Header:
     with open_regular(located(path)) as file:
         file.seek(0, 2)
         if not file.tell():
@@ -156,6 +156,17 @@ def gguf_metadata(path: StrPath) -> Metadata:
     >>> architecture = weft.io.gguf_metadata("model.gguf")["general.architecture"]
     """
     return _opened(path).metadata
+
+
+def metadata_with_texts(path: StrPath) -> Metadata:
+    """As `gguf_metadata`, with arrays of texts as `Texts`, which is a tenth of the time and of the memory."""
+    return _opened(path, _kept).metadata
+
+
+def _kept(texts: Texts) -> Texts:
+    """Texts that need no file."""
+    texts.check()
+    return Texts(bytes(texts.data), texts.ends)
 
 
 def save_gguf(
@@ -285,7 +296,7 @@ def _little(x: np.ndarray[Any, Any]) -> bytes:
 class _Header:
     """The header of a file, read from its beginning; FileFormatError with the place for all that cannot be."""
 
-    def __init__(self, source: Source, texts: bool = True) -> None:
+    def __init__(self, source: Source, texts: Callable[[Texts], Any] = tuple) -> None:
         self.source, self.at, self.texts = source, 0, texts
         if self._bytes(4, "the magic") != MAGIC:
             raise FileFormatError(f"load_gguf: {source.path} is no GGUF file: it does not begin with GGUF")
@@ -365,7 +376,7 @@ class _Header:
         inner = self._integer(4, f"the type of the elements of {key!r}")
         if inner == _TEXT:
             count = self._counted(8, f"texts of {key!r}")
-            return self._texts(count, key) if self.texts else self._no_texts(count, key)
+            return self._texts(count, key)
         if inner == _ARRAY:
             count = self._counted(12, f"arrays of {key!r}")
             return tuple([self._value(_ARRAY, key, depth + 1) for _ in range(count)])
@@ -374,36 +385,18 @@ class _Header:
         data = self._bytes(count * dtype.itemsize, f"the numbers of {key!r}")
         return np.frombuffer(data, np.uint8 if dtype.kind == "b" else dtype).astype(dtype)
 
-    def _texts(self, count: int, key: str) -> tuple[str, ...]:
-        """Texts in a row: vocabularies have a quarter of a million of them, so little is done for each."""
-        view, at, end, found = self.source.view(0, self.source.size), self.at, self.source.size, list[str]()
-        length_at, add = _LENGTH.unpack_from, found.append
+    def _texts(self, count: int, key: str) -> Any:
+        """Texts in a row, as they are wanted."""
+        data = self.source.view(self.at, self.source.size)
+        ends = ends_of(data, count)
+        if ends is None:
+            self._refuse(f"its end within a text of {key!r}")
+        size = int(ends[-1]) if count else 0
+        self.at += size
         try:
-            for _ in range(count):
-                begin = at + 8
-                at = begin + (length_at(view, at)[0] if begin <= end else end)
-                if at > end:
-                    self._refuse(f"its end within a text of {key!r}")
-                add(str(view[begin:at], "utf-8"))
+            return self.texts(Texts(data[:size], ends))
         except UnicodeDecodeError:
-            self._refuse(f"a text of {key!r} before byte {at:,} that is no UTF-8")
-        self.at = at
-        return tuple(found)
-
-    def _no_texts(self, count: int, key: str) -> tuple[str, ...]:
-        """Texts in a row, passed over."""
-        view, at, end, length_at = (
-            self.source.view(0, self.source.size),
-            self.at,
-            self.source.size,
-            _LENGTH.unpack_from,
-        )
-        for _ in range(count):
-            at += 8 + (length_at(view, at)[0] if at + 8 <= end else end)
-            if at > end:
-                self._refuse(f"its end within a text of {key!r}")
-        self.at = at
-        return ()
+            self._refuse(f"a text of {key!r} before byte {self.at:,} that is no UTF-8")
 
     def _number(self, kind: int, key: str) -> np.dtype[Any]:
         dtype = _TYPES.get(kind)

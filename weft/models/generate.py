@@ -8,6 +8,7 @@ from typing import Any, Literal
 import weft
 from weft import Tensor
 from weft.errors import ArgumentError
+from weft.ir.garbage import not_collected
 from weft.models.cache import Cache
 from weft.models.decoder import Decoder
 from weft.models.sampling import Sampling
@@ -205,7 +206,8 @@ class _Steps:
 
     def start(self, rows: list[_Row]) -> Tensor:
         """The first token of each sequence, (b,)."""
-        return self._first(*self.work.prompts(rows))
+        with not_collected():  # nodes of all layers, none of them garbage
+            return self._first(*self.work.prompts(rows))
 
     def rest(self) -> None:
         """Let go of keys and values."""

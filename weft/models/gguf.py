@@ -17,6 +17,7 @@ import weft
 from weft import DType, Tensor, float16, nn
 from weft.errors import ArgumentError, DTypeError, FileFormatError
 from weft.io.gguf import load_with_metadata
+from weft.ir.garbage import not_collected
 from weft.lazy_dataclass import dataclass
 from weft.models.decoder import Decoder
 from weft.models.gemma3 import Gemma3, Gemma3Config
@@ -95,6 +96,14 @@ def from_gguf(
         raise ArgumentError(f"from_gguf: activations are 'float32' or 'int8', not {activations!r}")
     if cache_dtype is not None and not cache_dtype.is_float:
         raise DTypeError(f"from_gguf: cache_dtype is a float dtype, not {cache_dtype.name}")
+    with not_collected():  # modules and tensors of all layers, none of them garbage
+        return _read(path, device, activations, cache_dtype)
+
+
+def _read(
+    path: str | os.PathLike[str], device: str | None, activations: str, cache_dtype: DType | None
+) -> Decoder:
+    """The model in a file."""
     metadata, tensors = load_with_metadata(path, device)
     arch = metadata.get("general.architecture")
     kind = _KINDS.get(str(arch))

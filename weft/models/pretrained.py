@@ -12,6 +12,7 @@ import weft
 from weft import nn
 from weft.errors import FileFormatError
 from weft.io import load_sharded
+from weft.ir.garbage import not_collected
 from weft.models.bert import Bert
 from weft.models.gemma3 import Gemma3
 from weft.models.gpt2 import GPT2
@@ -53,6 +54,18 @@ def read_model(
             f"from_pretrained: {place / 'config.json'} is of model_type {kind!r}; weft has {', '.join(sorted(known))}"
         )
     cls = known[kind]
+    with not_collected():  # modules and tensors of all layers, none of them garbage
+        return _built(cls, values, place, dtype, device)
+
+
+def _built(
+    cls: type[PretrainedModule],
+    values: Mapping[str, Any],
+    place: Path,
+    dtype: weft.DType | None,
+    device: str | None,
+) -> Any:
+    """A model of this class, with a folder's weights."""
     config = cls.config.of(values)
     weights = load_sharded(place, device)
     with weft.device("meta"):  # what would be drawn is replaced at once

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from weft.errors import FileFormatError
-from weft.io import gguf_metadata
-from weft.models.gguf_text import ends_of, tokenizer_of
+from weft.io.gguf import metadata_with_texts
+from weft.models.gguf_text import FileTokenizer, ends_of, tokenizer_of
 
 _LONGEST = 8
 """Tokens that may be one character's: behind that many, bytes are none."""
@@ -41,28 +41,28 @@ class Tokenizer:
             raise ImportError(
                 'Tokenizer: needs the package tokenizers: pip install "weft[models]"'
             ) from error
-        self._inner: Any
+        self._inner: FileTokenizer | _Package
         if is_gguf:
-            metadata = gguf_metadata(path)
+            metadata = metadata_with_texts(path)
             self._inner, self.ends = tokenizer_of(metadata, path), ends_of(metadata)
             return
         try:
-            self._inner = tokenizers.Tokenizer.from_file(str(path))
+            self._inner = _Package(tokenizers.Tokenizer.from_file(str(path)))
         except Exception as error:  # noqa: BLE001  (the package raises no other kind)
             raise FileFormatError(f"Tokenizer: {path} is damaged: {error}") from None
         self.ends = _ends(Path(folder))
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """The ids of a text, with those that a model wants in front unless `special` is false."""
-        return list(self._inner.encode(text, add_special_tokens=special).ids)
+        return self._inner.encode(text, special)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, without those that are no text."""
-        return self._inner.decode(list(ids))
+        return self._inner.decode(ids)
 
     def token(self, i: int) -> str:
         """An id by itself, as the vocabulary has it; "" for one that is not there."""
-        return self._inner.id_to_token(i) or ""
+        return self._inner.token(i)
 
     def pieces(self) -> Pieces:
         """A new `Pieces`, for ids that come one by one."""
@@ -78,6 +78,22 @@ class Tokenizer:
         rest = pieces.rest()
         if rest:
             yield rest
+
+
+class _Package:
+    """A tokenizer of the package tokenizers."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def encode(self, text: str, special: bool) -> list[int]:
+        return list(self._inner.encode(text, add_special_tokens=special).ids)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._inner.decode(list(ids))
+
+    def token(self, i: int) -> str:
+        return self._inner.id_to_token(i) or ""
 
 
 class Pieces:

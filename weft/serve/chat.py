@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
-from weft.io import gguf_metadata
+from weft.io.gguf import metadata_with_texts
 from weft.serve.limits import RequestError
 
 _MAX_FILE = 20_000_000
@@ -68,7 +68,7 @@ class ChatTemplate:
 
 
 def _of_gguf(path: Path) -> ChatTemplate | None:
-    metadata = gguf_metadata(path)
+    metadata = metadata_with_texts(path)
     source = metadata.get("tokenizer.chat_template")
     tokens: Any = metadata.get("tokenizer.ggml.tokens", ())
     special: dict[str, str] = {}

@@ -11,7 +11,7 @@ import numpy as np
 from weft.ir import dtypes
 from weft.ir import expr as ex
 from weft.ir.expr import Const, Expr, Load
-from weft.ir.index import Var, ceildiv, floordiv, high, in_range
+from weft.ir.index import Var, ceildiv, floordiv, high, in_range, mod
 from weft.ir.kernel.algorithm import Algorithm, Axis, ItemValue, Output, Param, Reduce, StoreTo
 from weft.ir.ops import Op
 from weft.lazy_dataclass import dataclass
@@ -246,6 +246,28 @@ def scaled_blocks(m: int, n: int, block: int) -> Case:
     return Case(
         Algorithm("scaled_blocks", params, (), (total, out)),
         lambda t: {"r": (t["q"] * np.repeat(t["scale"], block, 1)[:, :n]) @ t["x"]},
+    )
+
+
+def offset_blocks(m: int, n: int, block: int) -> Case:
+    """A matrix with a scale and an offset for each `block` of a row, in groups of 8, times a vector."""
+    i, l = axis("i", m), axis("l", n)
+    place = floordiv(l.var, 8 * block), mod(floordiv(l.var, block), 8)
+    scaled = mul(Load(F, "q", (i.var, l.var)), Load(F, "scale", (i.var, *place)))
+    value = ex.call(Op.ADD, scaled, Load(F, "offset", (i.var, *place)))
+    total = ItemValue("total", (i,), mul(Load(F, "x", (l.var,)), value), Reduce(Op.ADD, (l,)))
+    y = axis("y", m)
+    out = Output("out", (y,), (StoreTo("r", (y.var,), Load(F, "total", (y.var,))),))
+    few = (m, ceildiv(n, 8 * block), 8)
+    sizes: dict[str, tuple[int, ...]] = {"x": (n,), "q": (m, n), "scale": few, "offset": few}
+    params = (*(Param(name, F, shape) for name, shape in sizes.items()), Param("r", F, (m,), True))
+
+    def wide(t: Arrays, name: str) -> np.ndarray[Any, Any]:
+        return np.repeat(t[name].reshape(m, -1), block, 1)[:, :n]
+
+    return Case(
+        Algorithm("offset_blocks", params, (), (total, out)),
+        lambda t: {"r": (t["q"] * wide(t, "scale") + wide(t, "offset")) @ t["x"]},
     )
 
 

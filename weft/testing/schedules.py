@@ -20,6 +20,7 @@ from weft.ir.kernel.transforms.base import Pick, Transform, run
 from weft.ir.kernel.transforms.clip import Clip
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.compute_first import ComputeFirst
+from weft.ir.kernel.transforms.distribute import Distribute
 from weft.ir.kernel.transforms.dot_bytes import DotBytes
 from weft.ir.kernel.transforms.extend import Extend
 from weft.ir.kernel.transforms.factor import Factor
@@ -47,9 +48,9 @@ T = TypeVar("T")
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 KINDS: tuple[type[Transform], ...] = (
-    Split, Split, ComputeAt, ComputeAt, Across, Arrange, Bind, Clip, ComputeFirst, DotBytes, Extend, Factor, Inline,
-    Merge, MergeAxes, OnlineReduce, OrderReduce, Pad, PadRows, PartialSums, Permute, PrefetchNext, PrefetchShares,
-    Share, SplitReduce, Stage, Stream, Tensorize, Trim, Unroll, Vectorize, Window,
+    Split, Split, ComputeAt, ComputeAt, Across, Arrange, Bind, Clip, ComputeFirst, Distribute, DotBytes, Extend, Factor,
+    Inline, Merge, MergeAxes, OnlineReduce, OrderReduce, Pad, PadRows, PartialSums, Permute, PrefetchNext,
+    PrefetchShares, Share, SplitReduce, Stage, Stream, Tensorize, Trim, Unroll, Vectorize, Window,
 )  # fmt: skip
 """The transforms that are proposed, each as often as it stands here."""
 

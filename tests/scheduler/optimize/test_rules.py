@@ -27,6 +27,7 @@ from weft.testing.kernels import (
     depthwise_taps,
     gated_blocks,
     matmul,
+    offset_blocks,
     scaled_blocks,
     scaled_rows,
     softmax,
@@ -58,6 +59,10 @@ SIZES: dict[str, Case] = {
     **{
         f"scaled blocks {m}x{n}, {block}": scaled_blocks(m, n, block)
         for m, n, block in [(5, 192, 32), (40, 128, 64), (17, 160, 32), (3, 48, 32), (2, 72, 12)]
+    },
+    **{
+        f"offset blocks {m}x{n}, {block}": offset_blocks(m, n, block)
+        for m, n, block in [(5, 512, 32), (17, 256, 32), (3, 300, 32), (2, 96, 12)]
     },
     **{
         f"scaled rows {r}x{m}x{n}, {block}": scaled_rows(r, m, n, block)
@@ -165,6 +170,16 @@ def test_scales_are_applied_to_sums_of_blocks() -> None:
     assert {"total_blocks", "total_several"} <= k.nests.keys()
     blocks = k.algorithm.item("total_blocks")
     assert "scale" not in {r.source for e in blocks.exprs() for r in loads_in(e)}
+
+
+def test_offsets_of_blocks_are_multiplied_with_sums_of_the_vector() -> None:
+    k = schedule(offset_blocks(64, 512, 32).algorithm, DESCRIPTIONS["avx512"])
+    assert {"total_blocks", "total_rest_blocks"} <= k.nests.keys()
+    of = {
+        n: {r.source for e in k.algorithm.item(n).exprs() for r in loads_in(e)}
+        for n in ("total_blocks", "total_rest_blocks")
+    }
+    assert of == {"total_blocks": {"x", "q"}, "total_rest_blocks": {"x"}}
 
 
 def test_scales_of_blocks_are_shared_by_their_vectors_and_the_next_tile_is_asked_for() -> None:

@@ -75,9 +75,12 @@ def _flags(x: Tensor, width: int) -> Tensor:
     return _fields(x, 1, width, 1)
 
 
-def _bits_of(x: Tensor) -> Tensor:
-    """The bits of bytes, one byte after the other: (n, k) -> (n, 8 * k)."""
-    return flatten((reshape(x, (*x.shape, 1)) >> arange(8, dtype=int32, device=x.device)) & 1, 1)
+def _bits_of(blocks: Tensor, at: int) -> Tensor:
+    """The bits of four bytes of every block, one byte after the other: (n, 32). They are one word, which all numbers
+    of a block are shifted from: no number has a byte of its own to read."""
+    first, *others = [_bytes(blocks, at + k, 1) for k in range(4)]
+    word = first | (others[0] << 8) | (others[1] << 16) | (others[2] << 24)
+    return (word >> arange(32, dtype=int32, device=blocks.device)) & 1
 
 
 # formats ------------------------------------------------------------------------------------------------------------
@@ -126,12 +129,12 @@ def _q4_1(b: Tensor) -> BlockNumbers:
 
 
 def _q5_0(b: Tensor) -> BlockNumbers:
-    q = _fields(_bytes(b, 6, 16), 1, 16, 4) | (_bits_of(_bytes(b, 2, 4)) << 4)
+    q = _fields(_bytes(b, 6, 16), 1, 16, 4) | (_bits_of(b, 2) << 4)
     return BlockNumbers(q, 5, _half(b, 0), zero=16)
 
 
 def _q5_1(b: Tensor) -> BlockNumbers:
-    q = _fields(_bytes(b, 8, 16), 1, 16, 4) | (_bits_of(_bytes(b, 4, 4)) << 4)
+    q = _fields(_bytes(b, 8, 16), 1, 16, 4) | (_bits_of(b, 4) << 4)
     return BlockNumbers(q, 5, _half(b, 0), floor=_half(b, 2))
 
 

@@ -5,6 +5,7 @@
     per row i, block b:  part(l) = sum u: x[32*b + 16*u + l] * q[i, 32*b + 16*u + l]     lanes l, in registers
                          acc(l) += s[i, b] * part(l)
 
+Where numbers have an offset for each block, x[r] * (q[i, r] * s[i, r // 32] + m[i, r // 32]), this is two sums.
 The factor is applied to a block's sum, and each vector knows in which block, and in which half of a byte, its elements
 lie: unpacking, which is what these products wait for, does the least that it can. What all results need, such as a norm
 of x and x by it, is computed before them.
@@ -23,6 +24,7 @@ from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.schedule import Kernel, fresh
 from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
+from weft.ir.kernel.transforms.distribute import Distribute, distributed
 from weft.ir.kernel.transforms.factor import Factor
 from weft.ir.kernel.transforms.mark import Unroll, Vectorize
 from weft.ir.kernel.transforms.pad import Pad
@@ -79,8 +81,11 @@ class SideBySide(Choice):
 
 def recognise(k: Kernel, info: DeviceInfo) -> ScaledBlocks | Refusal:
     """A kernel around sums with a factor for each block of their terms, behind what all of their results need."""
+    k, two = _distributed(k)
     found, kept = only_reduction(k), tuple[str, ...]()
     sums = found if isinstance(found, Refusal) else (found,)
+    if isinstance(sums, Refusal) and two:
+        sums = _last_reductions(k, sums)
     if isinstance(sums, Refusal) and len(k.algorithm.items) > 2:
         k, _ = stage_repeated(k)
         sums = _last_reductions(k, sums)
@@ -179,6 +184,14 @@ def _factored(k: Kernel, name: str, block: int, several: int, width: int) -> tup
     return run(k, SplitReduce(lanes, _summed(k, lanes), several, sums, True)), factors
 
 
+def _distributed(k: Kernel) -> tuple[Kernel, bool]:
+    """The kernel with each sum of x * (a + b) as two, and whether there was one."""
+    found = [i.name for i in k.algorithm.items if isinstance(i, ItemValue) and distributed(i) is not None]
+    for name in found:
+        k = attempt(k, Distribute(name, fresh(k.names(), f"{name}_rest")))
+    return k, bool(found)
+
+
 def _last_reductions(k: Kernel, why: Refusal) -> tuple[OneReduction, ...] | Refusal:
     """The reductions that the only output reads, of a kernel whose other values are little beside these, and do not
     depend on the axes of their results; `why` where it is none."""
@@ -243,9 +256,9 @@ def _block(k: Kernel, value: ItemValue, width: int) -> int | Refusal:
         for a in atoms(i)
         if isinstance(a, FloorDiv) and a.num == axis.var and isinstance(a.den, int)
     }
-    if len(loads) < 2 or len(sizes) != 1:
+    if len(loads) < 2 or not sizes:
         return Refusal(f"no factor that blocks of {axis.var.name} share")
-    extent, block = high(axis.extent), min(sizes)
+    extent, block = high(axis.extent), min([n for n in sizes if n >= 2 * width], default=max(sizes))
     if block % width or block < 2 * width or extent % block:
         return Refusal(
             f"blocks of {block} of {extent:,}; they are to be two vectors of {width} or more, and whole"
