@@ -135,7 +135,10 @@ def _forget_oldest(table: dict[T, None], most: int) -> None:
 
 
 def candidates(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes to be computed for `nodes`, in order; none where these are better planned as a whole."""
+    """The nodes to be computed for `nodes`, in order; none where these are better planned as a whole. Constants are:
+    they are at home on no device that could keep them between segments."""
+    if all(n.device is None for n in nodes):
+        return []
     order = [n for n in toposort(nodes) if n.inputs and n.storage is None]
     if len(order) < MIN_NODES or not set(order).issuperset(nodes):
         return []
