@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from weakref import ref
 
@@ -219,16 +218,22 @@ def _is_copied(look: ViewOf, step: ViewStep, shape: Shape) -> bool:
         return copies(
             look.shared.shape, look.route, shape, dense
         )  # a tensor's memory must not be kept by a table
+    key = (look.shared.shape, look.shared.dtype, calls, shape, dense)
     try:
-        return _known_to_copy(look.shared.shape, look.shared.dtype, calls, shape, dense)
+        found = _copied.get(key)
     except TypeError:  # arguments that cannot be told apart, such as slices
         return copies(look.shared.shape, look.route, shape, dense)
+    if found is None:
+        if len(_copied) >= COPIES_KEPT:
+            _copied.clear()
+        found = _copied[key] = copies(look.shared.shape, look.route, shape, dense)
+    return found
 
 
-@lru_cache(maxsize=4096)
-def _known_to_copy(shape: Shape, dtype: DType, calls: tuple[Any, ...], wanted: Shape, dense: bool) -> bool:
-    steps = tuple(ViewStep(function, args, dict(kwargs), part) for function, args, kwargs, part in calls)
-    return copies(shape, ViewOf(Elements(shape, dtype, None, []), steps).route, wanted, dense)
+COPIES_KEPT = 4096
+"""Reshapes of views of which it is known whether torch copies for them; then all are forgotten."""
+
+_copied: dict[tuple[Any, ...], bool] = {}
 
 
 _SHAPED_AS = frozenset({"view_as", "reshape_as", "expand_as"})
