@@ -8,6 +8,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
+from weft.autograd import repeated
 from weft.autograd.context import grad_mode
 from weft.autograd.value import HOOKS, Value
 from weft.core.args import broadcast as bc
@@ -144,13 +145,13 @@ def backward(
     trace = tracing.current()
     if trace is not None:
         trace.went_back(_tape(v), keep=bool(retain_graph) or create_graph)
-    order = None
     if inputs is None:
         from weft.autograd.reverse import tape
 
         order = tape([v])
         targets = _watched_of(order)
     else:
+        order = None
         targets = [value_of("backward", t) for t in inputs]
         for t in inputs:
             watched.watch(t)
@@ -159,7 +160,12 @@ def backward(
     catch_up_gradients(v.node, [t for _, t in owners if t is not None])
     note(input)
     with restored_on_error((), [t for _, t in owners if t is not None]), postponed():
-        found = _walk([v], [seed], targets, create_graph, order)
+        if order is None or create_graph:
+            found = _walk([v], [seed], targets, create_graph, order)
+        else:
+            found = repeated.gradients(
+                v, seed, targets, order, lambda: _walk([v], [seed], targets, False, order)
+            )
         with grad_mode(create_graph):
             for value, t in owners:
                 g = found.get(value)
