@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft
+from weft.core.execute import edits
+from weft.core.views import views
 from weft.core.views.boxes import Boxes, Spans
 
 _SHAPE = (64, 8)
@@ -79,8 +81,8 @@ def test_many_views_see_what_is_written_through_each_other(look: Callable[[Any],
         b += k
     ours_views, theirs_views = look(ours), look(theirs)
     for k in (5, 0, 11, 5):
-        for views in (ours_views, theirs_views):
-            views[k].mul_(2.0)
+        for found in (ours_views, theirs_views):
+            found[k].mul_(2.0)
     np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
     for a, b in zip(ours_views, theirs_views, strict=True):
         np.testing.assert_array_equal(a.numpy(), b.numpy())
@@ -103,6 +105,17 @@ def test_a_view_that_moved_in_place_and_one_of_other_elements_are_found_where_th
     assert x[:, 7].tolist() == [1.0, 1.0, 1.0]
 
 
+def test_a_tensor_that_is_made_to_look_elsewhere_is_found_there() -> None:
+    x = weft.tensor(np.zeros((20, 3), np.float32))
+    rows = [x[i] for i in range(20)]
+    rows[0] += 1
+    other = rows[5].look
+    assert other is not None
+    edits.share(rows[3], views.ViewOf(other.shared, other.steps))
+    rows[5] += 7
+    assert rows[3].tolist() == [7.0, 7.0, 7.0]
+
+
 def test_views_that_are_gone_are_not_written() -> None:
     x = weft.zeros(100, 2) + 1
     for i in range(100):
@@ -119,9 +132,9 @@ def test_views_that_are_gone_are_not_written() -> None:
 def test_a_write_does_not_look_at_all_views(look: Callable[[Any], Sequence[Any]]) -> None:
     def seconds(n: int) -> float:
         x = weft.tensor(np.zeros((n, 2), np.float32))
-        views = look(x)
+        found = look(x)
         begin = time.process_time()
-        for v in views:
+        for v in found:
             v.add_(1.0)
         taken = time.process_time() - begin
         x.realize()
