@@ -27,6 +27,7 @@ import numpy as np
 
 import weft
 from weft import nn
+from weft.autograd import repeated
 from weft.autograd import value as tape
 from weft.backends.cpu import llvm
 from weft.core.args import handle
@@ -41,7 +42,7 @@ from weft.scheduler import disk_cache, families, outline, programs, realize, rep
 LRU = {
     "index._sum": index._sum, "index._mod_const": index._mod_const,
     "index._floordiv_const": index._floordiv_const, "movement.reshape_index": movement.reshape_index,
-    "views._known_to_copy": views._known_to_copy, "templates._template": templates._template,
+    "templates._template": templates._template,
 }  # fmt: skip
 
 SMALL: dict[tuple[Any, str], int] = {
@@ -74,7 +75,11 @@ def tables() -> dict[str, tuple[int, int]]:
         "segments": (len(realize._memory.segments), repeats.SEGMENTS_KEPT),
         "ends": (len(realize._memory.ends), repeats.ENDS_KEPT),
         "kinds of programs": (len(realize._memory.programs), repeats.PROGRAMS_KEPT),
+        "structures not cut": (len(realize._memory.whole), repeats.SEGMENTS_KEPT),
         "composites": (len(composite._entries), composite.KEPT),
+        "copies of views": (len(views._copied), views.COPIES_KEPT),
+        "backward passes": (len(repeated._known), repeated.KEPT),
+        "tapes seen": (len(repeated._seen), repeated.SEEN),
         "scalars": (len(tape._numbers), tape.NUMBERS_KEPT),
         "changed": (len(changes.mine.changed), changes.CHANGES_KEPT),
         "recent": (len(handle.recent_tensors.tensors), handle.RECENT),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -267,8 +266,6 @@ def test_runs_of_several_kinds_are_cut_in_short_segments_too() -> None:
 def test_graphs_of_two_programs_are_told_apart() -> None:
     memory = repeats.Memory()
     one, other = frozenset(range(20)), frozenset(range(100, 120))
-    assert [memory.changes(one if k % 2 else other, partial(int, k)) for k in range(8)] == [False] * 6 + [
-        True
-    ] * 2
-    assert not any(memory.changes(frozenset(range(k, k + 9)), int) for k in range(1000, 3000, 9))
+    assert [memory.changes(one if k % 2 else other, k) for k in range(8)] == [False] * 6 + [True] * 2
+    assert not any(memory.changes(frozenset(range(k, k + 9)), 0) for k in range(1000, 3000, 9))
     assert len(memory.programs) == repeats.PROGRAMS_KEPT

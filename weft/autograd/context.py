@@ -74,8 +74,10 @@ _NAMES = frozenset(Context._fields)
 
 
 def _replaced(now: Context, fields: Mapping[str, Any]) -> Context:
-    """`now._replace(**fields)`, in fewer steps of the interpreter."""
-    return tuple.__new__(Context, map(fields.get, Context._fields, now))  # pyright: ignore[reportUnknownMemberType]
+    """`now._replace(**fields)`, in fewer steps of the interpreter: fewest for recording alone, at each step."""
+    alone = len(fields) == 1 and "grad" in fields
+    every = (fields["grad"], *now[1:]) if alone else map(fields.get, Context._fields, now)
+    return tuple.__new__(Context, every)  # pyright: ignore[reportUnknownMemberType]
 
 
 def change(**fields: Any) -> None:

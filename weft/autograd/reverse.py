@@ -19,14 +19,17 @@ def gradients(
     inputs: Sequence[Value] | None,
     create_graph: bool,
     past: bool = True,
+    order: Sequence[Value] | None = None,
 ) -> dict[Value, Value]:
     """The gradient of sum(seed * output) for each of `inputs`, or for each leaf that needs one when that is None.
 
     `seeds` have the shapes and dtypes of `outputs`. The result is in the order of `inputs`, less those that no
     output depends on. With `create_graph` the gradients are on the tape themselves. Unless `past`, an input does not
-    depend on the others: the walk ends at each. Each value is visited once, without recursion.
+    depend on the others: the walk ends at each. Each value is visited once, without recursion. `order`: the tape of
+    the outputs, where that is known.
     """
-    order = tape(outputs)
+    if order is None:
+        order = tape(outputs)
     wanted = dict.fromkeys([v for v in order if v.is_leaf] if inputs is None else inputs)
     useful = _leading_to(order, wanted)
     parts: dict[Value, list[Value]] = {}

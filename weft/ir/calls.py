@@ -24,6 +24,7 @@ from weft.ir.template import GraphTemplate
 from weft.lazy_dataclass import dataclass
 
 _CALL = Op.CALL
+_REFUSED = frozenset({Op.COPY, Op.CALL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +80,18 @@ def recorded(inputs: Sequence[Node], results: Sequence[Node]) -> list[GraphCall]
         order = toposort([result], known=inputs)
         if not order:
             return f"{result!r} is one of its inputs"
+        used: set[int] = set()
         for n in order:
-            if n.op in (Op.COPY, Op.CALL) or isinstance(n.attrs, LoopNode):
+            if n.op in _REFUSED or isinstance(n.attrs, LoopNode):
                 return f"it contains {n!r}"
-            if not all(isinstance(s, int) for s in n.shape):
-                return f"the shape of {n!r} is known only when it runs"
-        uses = sorted({number[i] for n in order for i in n.inputs if i in number})
-        template = GraphTemplate.of([inputs[k] for k in uses], [result])
+            for s in n.shape:
+                if not isinstance(s, int):
+                    return f"the shape of {n!r} is known only when it runs"
+            for i in n.inputs:
+                if i in number:
+                    used.add(number[i])
+        uses = sorted(used)
+        template = GraphTemplate.of([inputs[k] for k in uses], [result], order)
         if isinstance(template, str):
             return template
         out.append(GraphCall(template, tuple(uses)))

@@ -12,18 +12,17 @@ one object.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from weft.ir import graph
 from weft.ir.dtypes import DType
 from weft.ir.graph import Attrs, Node, Shape, Target, toposort
 from weft.ir.interning import Interned
 from weft.ir.ops import Op
-from weft.lazy_dataclass import dataclass
 from weft.naming import own_name
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A node by number. Its inputs: the placeholders come first, then the rows."""
 
     op: Op
@@ -66,11 +65,14 @@ class GraphTemplate(metaclass=Interned):
         return f"{len(self.rows)} nodes, {self.digest[:16]}"
 
     @staticmethod
-    def of(inputs: Sequence[Node], results: Sequence[Node]) -> GraphTemplate | str:
-        """The template of the results, with `inputs` for placeholders; or why there is none."""
+    def of(
+        inputs: Sequence[Node], results: Sequence[Node], order: Sequence[Node] | None = None
+    ) -> GraphTemplate | str:
+        """The template of the results, with `inputs` for placeholders; or why there is none. `order`: the nodes from
+        these to the results, where they are known."""
         number = {n: k for k, n in enumerate(inputs)}
         rows: list[Row] = []
-        for n in toposort(results, known=inputs):
+        for n in toposort(results, known=inputs) if order is None else order:
             if n.op is Op.BUFFER or n.storage is not None:
                 return f"it reads {n!r}, which is none of its inputs"
             rows.append(Row(n.op, tuple([number[i] for i in n.inputs]), n.attrs, n.shape, n.dtype))

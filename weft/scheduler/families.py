@@ -225,7 +225,8 @@ def known(sig: Signature, device: Device) -> Plan | None:
         return None
     own = outline_like_before(sig.key.rows)
     family = _family_if_any(device, (), own)
-    return None if family is None else _found(family, own, sig.key.rows, device, (), None)
+    sig.found = None if family is None else _found(family, own, sig.key.rows, device, (), None)
+    return sig.found
 
 
 def settled(
@@ -242,6 +243,8 @@ def settled(
 
 def known_plan(sig: Signature, device: Device, replaces: Replaces) -> Plan | None:
     """As `plan_for`, where a plan is in memory that serves the graph."""
+    if sig.found is not None and sig.found.device is device and not replaces:
+        return sig.found
     own = outline_like_before(sig.key.rows)
     family = _families.get((device, replaces, own.key))
     if family is None:

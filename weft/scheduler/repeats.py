@@ -17,7 +17,7 @@ segments are its own nodes, in an order in which each comes after what it reads.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
@@ -105,16 +105,23 @@ class Memory:
     programs: list[_Program] = field(default_factory=list[_Program])
     ends: dict[frozenset[Kind], None] = field(default_factory=dict[frozenset[Kind], None])
     segments: dict[Segment, None] = field(default_factory=dict[Segment, None])
+    whole: dict[int, None] = field(default_factory=dict[int, None])
+    """The hashes of structures that came before and had the plan of a family."""
 
-    def changes(self, kinds: frozenset[Kind], structure: Callable[[], int]) -> bool:
+    def is_whole(self, structure: int) -> None:
+        """Remember that graphs of this structure have the plan of a family."""
+        self.whole[structure] = None
+        _forget_oldest(self.whole, SEGMENTS_KEPT)
+
+    def changes(self, kinds: frozenset[Kind], structure: int) -> bool:
         """True where graphs of these kinds of nodes came in many structures, this one included."""
         for k, program in enumerate(self.programs):
             if len(kinds & program.kinds) >= ALIKE * len(kinds | program.kinds):
                 self.programs.append(self.programs.pop(k))
                 if len(program.structures) < MANY_STRUCTURES:
-                    program.structures.add(structure())
+                    program.structures.add(structure)
                 return len(program.structures) >= MANY_STRUCTURES
-        self.programs.append(_Program(kinds, {structure()}))
+        self.programs.append(_Program(kinds, {structure}))
         del self.programs[:-PROGRAMS_KEPT]
         return False
 
@@ -135,7 +142,10 @@ def _forget_oldest(table: dict[T, None], most: int) -> None:
 
 
 def candidates(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes to be computed for `nodes`, in order; none where these are better planned as a whole."""
+    """The nodes to be computed for `nodes`, in order; none where these are better planned as a whole. Constants are:
+    they are at home on no device that could keep them between segments."""
+    if all(n.device is None for n in nodes):
+        return []
     order = [n for n in toposort(nodes) if n.inputs and n.storage is None]
     if len(order) < MIN_NODES or not set(order).issuperset(nodes):
         return []

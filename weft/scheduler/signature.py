@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from weft.backends.storage import Storage
 from weft.ir import graph
@@ -18,6 +18,9 @@ from weft.ir.ops import Op
 from weft.lazy_dataclass import dataclass
 from weft.naming import own_name
 from weft.scheduler.keeping import worth_keeping
+
+if TYPE_CHECKING:
+    from weft.scheduler.plan import Plan
 
 # to load a member of an enumeration takes ten times as long, at each node
 _BUFFER, _COPY, _SHRINK = Op.BUFFER, Op.COPY, Op.SHRINK
@@ -52,7 +55,9 @@ class Signature:
     """`key` is equal for graphs that one plan serves; `leaves` are this graph's stored inputs, in the key's order, and
     `storages` what they held when the graph was walked: another thread may store more results at any time."""
 
-    __slots__ = ("copies", "elements", "hashed", "homeless", "kept", "key", "leaves", "storages", "variables")
+    __slots__ = (
+        "copies", "elements", "found", "hashed", "homeless", "kept", "key", "leaves", "storages", "variables",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -71,6 +76,7 @@ class Signature:
         self.elements = elements  # the nodes that select one element of several
         self.kept = kept  # results besides those asked for
         self.hashed: str | None = None
+        self.found: Plan | None = None  # of its family, on some device, by who asked whether there is one
 
     def results(self) -> list[Result]:
         """The dtype and shape of each output."""

@@ -616,3 +616,25 @@ def test_each_pass_that_adds_to_gradients_is_computed_by_itself_in_every_step() 
             net(x).square().mean().backward()
             assert k == 0 or before.value.node.storage is not None
         optimizer.step()
+
+
+def test_constants_that_were_written_by_each_other_are_computed_together(counts: Counts) -> None:
+    """One by one, each would be computed from the first write on: as many plans, each of a longer graph."""
+    x = weft.zeros(200, 2)
+    views = [x[i : i + 2] for i in range(199)]
+    for v in views:
+        v += 1.0
+    assert x.sum().item() == 4 * 199
+    assert counts.runs <= 2
+    assert views[7].tolist() == [[2.0, 2.0], [2.0, 2.0]]
+
+
+def test_constants_that_share_no_write_are_computed_apart(counts: Counts) -> None:
+    a, b, c = weft.zeros(4), weft.zeros(4), weft.ones(3)
+    a[1:3] = 5.0
+    a[:2] += 1.0
+    b[0] = 7.0
+    due = pending.due([(c * weft.tensor([1.0, 2.0, 3.0])).value.node])
+    assert sorted(len(group) for group in due.apart) == [1, 1]
+    assert a.tolist() == [1.0, 6.0, 5.0, 0.0]
+    assert b.tolist() == [7.0, 0.0, 0.0, 0.0]

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast, over
 
 from weft import settings
 from weft.autograd.context import context, grad_enabled, grad_mode, switched
+from weft.autograd.repeated import rules_of
 from weft.autograd.value import Value
 from weft.core.args.defaults import get_default_dtype
 from weft.core.args.handle import Handle, wrap, wrap_constant, wrap_untracked
@@ -224,6 +225,9 @@ class _Result:
             return
         known: dict[Value, GraphCall | Given] = {**passed, **dict(zip(made, calls, strict=True))}
         self.backward = [known.get(x) for x in records]
+
+
+rules_of(_Result)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,5 +64,7 @@ def share(t: Any, look: ViewOf | None) -> None:
     try:
         t.look = look
     finally:
+        if look is not None:
+            look.shared.boxes = None  # where it looked before is where it is looked for
         if CAPTURED in t.__dict__:
             tensors.note()

@@ -388,7 +388,8 @@ _BUFFER = Op.BUFFER
 
 class _Sharing:
     """Graphs, numbered in the order in which they are added, in groups that share work. What only moves elements, or
-    depends on no data, is no work. Each node of work is walked once."""
+    depends on no data, is no work, but for constants that are added themselves: what these were written by is. Each
+    node of work is walked once."""
 
     def __init__(self, asked: Sequence[Node]) -> None:
         self._parent: list[int] = []
@@ -399,7 +400,7 @@ class _Sharing:
 
     def add(self, node: Node) -> int:
         """The number of the graph under a node."""
-        return self._walk((node,))
+        return self._walk((node,)) if node.device is not None else self._walk_constants(node)
 
     def group(self, number: int) -> int:
         """The group of a graph: the number of one of its graphs."""
@@ -417,6 +418,23 @@ class _Sharing:
         return bool(self._without_value) and self.group(number) in {
             self.group(k) for k in self._without_value
         }
+
+    def _walk_constants(self, node: Node) -> int:
+        """As `_walk`, for a constant, which shares what it was written by with other constants alone."""
+        own, number = len(self._parent), self._number
+        self._parent.append(own)
+        stack = [node]
+        while stack:
+            n = stack.pop()
+            if n.storage is not None or not n.inputs:
+                continue
+            before = number.get(n)
+            if before is None:
+                number[n] = own
+                stack += n.inputs
+            elif before != own:
+                self._parent[self.group(before)] = self.group(own)
+        return own
 
     def _walk(self, roots: Sequence[Node]) -> int:
         own, number = len(self._parent), self._number

@@ -8,6 +8,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
+from weft.autograd import repeated
 from weft.autograd.context import grad_mode
 from weft.autograd.value import HOOKS, Value
 from weft.core.args import broadcast as bc
@@ -85,16 +86,20 @@ def register_post_accumulate_grad_hook(input: Tensor, hook: Callable[[Tensor], N
 
 
 def _walk(
-    outputs: Sequence[Value], seeds: Sequence[Value], inputs: Sequence[Value] | None, create: bool
+    outputs: Sequence[Value],
+    seeds: Sequence[Value],
+    inputs: Sequence[Value] | None,
+    create: bool,
+    order: Sequence[Value] | None = None,
 ) -> dict[Value, Value]:
     from weft.autograd.reverse import gradients
 
     trace = tracing.current()
     if trace is None:
-        return gradients(outputs, seeds, inputs, create)
+        return gradients(outputs, seeds, inputs, create, order=order)
     trace.walks += 1
     try:
-        return gradients(outputs, seeds, inputs, create)
+        return gradients(outputs, seeds, inputs, create, order=order)
     finally:
         trace.walks -= 1
         if trace.left and not trace.walks:  # by a hook that looked at a gradient
@@ -141,8 +146,12 @@ def backward(
     if trace is not None:
         trace.went_back(_tape(v), keep=bool(retain_graph) or create_graph)
     if inputs is None:
-        targets = _reachable(v)
+        from weft.autograd.reverse import tape
+
+        order = tape([v])
+        targets = _watched_of(order)
     else:
+        order = None
         targets = [value_of("backward", t) for t in inputs]
         for t in inputs:
             watched.watch(t)
@@ -151,7 +160,12 @@ def backward(
     catch_up_gradients(v.node, [t for _, t in owners if t is not None])
     note(input)
     with restored_on_error((), [t for _, t in owners if t is not None]), postponed():
-        found = _walk([v], [seed], targets, create_graph)
+        if order is None or create_graph:
+            found = _walk([v], [seed], targets, create_graph, order)
+        else:
+            found = repeated.gradients(
+                v, seed, targets, order, lambda: _walk([v], [seed], targets, False, order)
+            )
         with grad_mode(create_graph):
             for value, t in owners:
                 g = found.get(value)
@@ -166,10 +180,10 @@ def backward(
                         hook(t)
 
 
-def _reachable(output: Value) -> list[Value]:
-    """The watched values among those that `output` was computed from, in the order of a walk from it."""
+def _watched_of(order: Sequence[Value]) -> list[Value]:
+    """The watched values among those of a tape."""
     watching = _watched.data
-    return [v for v in _tape(output) if ref(v) in watching]
+    return [v for v in order if ref(v) in watching]
 
 
 _watched: Any = watched.tensors

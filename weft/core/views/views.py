@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from weakref import ref
 
@@ -29,6 +28,7 @@ from weft.core.execute import edits, files
 from weft.core.execute.changes import restored_on_error
 from weft.core.layout.indexing import getitem, is_number
 from weft.core.views import strides
+from weft.core.views.boxes import Boxes, Spans
 from weft.core.views.moves import moved
 from weft.core.views.strides import copies, overlaps, picks_one
 from weft.errors import ArgumentError, GradError, wraps_calls
@@ -45,17 +45,20 @@ if TYPE_CHECKING:
 wraps_calls(__file__)
 
 
-Spans: TypeAlias = tuple[tuple[int, int] | None, ...]
+Ways: TypeAlias = "dict[tuple[Shape, DType, str | None], list[list[Node]]]"
+"""The movement ops to each of several results of a function, by what it is given."""
 
 
 @dataclass(slots=True, eq=False)
 class ViewStep:
-    """One function of movement, with its arguments; `part` is the number of the result among several."""
+    """One function of movement, with its arguments; `part` is the number of the result among several, and `ways` what
+    the steps to all of them know together."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
     part: int | None = None
+    ways: Ways | None = None
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -67,6 +70,10 @@ class Elements:
     device: str | None
     members: list[ref[Tensor]]
     full: int = 8
+    boxes: Boxes[ref[Tensor]] | None = None
+    """Where each of the first of them looks, once they are many and that is asked for."""
+    placed: int = 0
+    """The number of them that are there."""
 
     def join(self, t: Tensor) -> None:
         """`t` is one of them."""
@@ -78,6 +85,7 @@ class Elements:
     def sweep(self) -> None:
         """Forget those that are gone."""
         self.members = [r for r in self.members if _looks(r(), self)]
+        self.boxes = None
 
     def are_only(self, t: Tensor) -> bool:
         """True where `t` is known to be the only one. False may mean that others are gone, and were not swept."""
@@ -87,6 +95,29 @@ class Elements:
     def others(self, t: Tensor) -> list[Tensor]:
         """The living ones but for `t`."""
         return [m for r in self.members if (m := r()) is not t and m is not None and _looks(m, self)]
+
+    def touching(self, t: Tensor, look: ViewOf) -> list[Tensor]:
+        """The living ones but for `t`, which looks so, that may look at the same elements: each once."""
+        if len(self.members) < MANY or not look.first_box or elements(t.value.node.shape) == 0:
+            found = self.members
+        else:
+            boxes = self.boxes
+            if boxes is None:
+                self.placed = 0
+                boxes = self.boxes = Boxes(self.shape)
+            for r in self.members[self.placed :]:
+                m = r()
+                if m is not None and m.look is not None and m.look.shared is self:
+                    boxes.add(r, m.look.first_box)
+                self.placed += 1  # last: one that an interrupt lost would be missed
+            found = boxes.near(look.first_box)
+        near = {id(m): m for r in found if (m := r()) is not None and _looks(m, self)}
+        near.pop(id(t), None)
+        return [m for m in near.values() if m.look is None or not _apart(look, m.look)]
+
+
+MANY = 16
+"""The number of tensors that look at the same elements from which on it is looked up which of them a write touches."""
 
 
 def _looks(t: Tensor | None, shared: Elements) -> bool:
@@ -149,8 +180,9 @@ def viewing(function: Callable[..., Any], may_copy: bool = False) -> Callable[..
             if type(out) is tuple:
                 value = source.value
                 out = tuple([own(value) if t.value is value else t for t in cast("tuple[Tensor, ...]", out)])
+                ways: Ways = {}
                 for k, part in enumerate(out):
-                    make_view(source, part, ViewStep(function, rest, kwargs, k))
+                    make_view(source, part, ViewStep(function, rest, kwargs, k, ways))
                 return cast("Any", out)
             if out is source or out.value is source.value:
                 if function.__name__ in _ITSELF:
@@ -186,16 +218,22 @@ def _is_copied(look: ViewOf, step: ViewStep, shape: Shape) -> bool:
         return copies(
             look.shared.shape, look.route, shape, dense
         )  # a tensor's memory must not be kept by a table
+    key = (look.shared.shape, look.shared.dtype, calls, shape, dense)
     try:
-        return _known_to_copy(look.shared.shape, look.shared.dtype, calls, shape, dense)
+        found = _copied.get(key)
     except TypeError:  # arguments that cannot be told apart, such as slices
         return copies(look.shared.shape, look.route, shape, dense)
+    if found is None:
+        if len(_copied) >= COPIES_KEPT:
+            _copied.clear()
+        found = _copied[key] = copies(look.shared.shape, look.route, shape, dense)
+    return found
 
 
-@lru_cache(maxsize=4096)
-def _known_to_copy(shape: Shape, dtype: DType, calls: tuple[Any, ...], wanted: Shape, dense: bool) -> bool:
-    steps = tuple(ViewStep(function, args, dict(kwargs), part) for function, args, kwargs, part in calls)
-    return copies(shape, ViewOf(Elements(shape, dtype, None, []), steps).route, wanted, dense)
+COPIES_KEPT = 4096
+"""Reshapes of views of which it is known whether torch copies for them; then all are forgotten."""
+
+_copied: dict[tuple[Any, ...], bool] = {}
 
 
 _SHAPED_AS = frozenset({"view_as", "reshape_as", "expand_as"})
@@ -422,7 +460,7 @@ def with_tensors(step: ViewStep, change: Callable[[Any], Any], kind: type) -> Vi
 
 def check(op: str, t: Tensor, look: ViewOf, once: bool = False) -> None:
     """Errors of a write to `t`: to elements of a leaf, of a file, or that lie in one place, unless written `once`."""
-    for m in look.shared.others(t):
+    for m in look.shared.touching(t, look):
         v, other = m.value, m.look
         if files.on_disk(v.node):
             files.refuse_writing(op, v.node)
@@ -488,11 +526,7 @@ def _repeats(node: Node) -> bool:
 def write(t: Tensor, value: Value) -> None:
     """`t` stands for `value`, and the others that look at its elements see it: all of them, or none."""
     look = t.look
-    others = (
-        None
-        if look is None
-        else [m for m in look.shared.others(t) if m.look is None or not _apart(look, m.look)]
-    )
+    others = None if look is None else look.shared.touching(t, look)
     if not others:
         t.rebind(value)
         return
@@ -506,14 +540,14 @@ def written(t: Tensor, skip: frozenset[int] | set[int] = frozenset()) -> None:
     look = t.look
     if look is None:
         return
-    others = [m for m in look.shared.others(t) if id(m) not in skip]
+    others = [m for m in look.shared.touching(t, look) if id(m) not in skip]
     if not others or elements(t.value.shape) == 0:
         return
     now = _elements_after(t, look, others)
     seen: dict[tuple[int, int], Any] = {}
     for m in others:
         view = m.look
-        if view is None or elements(m.value.shape) == 0 or _apart(look, view):
+        if view is None or elements(m.value.shape) == 0:
             continue
         alike = view.detached is look.detached
         if now is not None:
@@ -602,16 +636,35 @@ def _route(shared: Elements, steps: Sequence[ViewStep]) -> tuple[Node, ...]:
     found: list[Node] = []
     shape, dtype = shared.shape, shared.dtype
     for s in steps:
-        start = graph.buffer(shape, dtype, shared.device, None)
-        node = _follow(Value(start), (s,), {}).node
-        way: list[Node] = []
-        while node is not start:
-            way.append(node)
-            node = node.inputs[0]
-        found += reversed(way)
+        if s.part is None or s.ways is None:
+            start = graph.buffer(shape, dtype, shared.device, None)
+            way = _way(start, _follow(Value(start), (s,), {}).node)
+        else:
+            way = _ways(s, s.ways, (shape, dtype, shared.device))[s.part]
+        found += way
         if way:
-            shape, dtype = way[0].shape, way[0].dtype
+            shape, dtype = way[-1].shape, way[-1].dtype
     return tuple(found)
+
+
+def _way(start: Node, node: Node) -> list[Node]:
+    """The movement ops from one node to another."""
+    way: list[Node] = []
+    while node is not start:
+        way.append(node)
+        node = node.inputs[0]
+    return way[::-1]
+
+
+def _ways(step: ViewStep, known: Ways, given: tuple[Shape, DType, str | None]) -> list[list[Node]]:
+    """The same to each of the results that a step is one of, found for all at once."""
+    found = known.get(given)
+    if found is None:
+        shape, dtype, device = given
+        start = graph.buffer(shape, dtype, device, None)
+        made: Sequence[Tensor] = step.function(wrap(Value(start)), *step.args, **step.kwargs)
+        found = known[given] = [_way(start, t.value.node) for t in made]
+    return found
 
 
 def _forth(v: Value, route: Sequence[Node]) -> Value:

@@ -1,0 +1,213 @@
+"""Backward passes that repeat: the gradients of a tape like one before are built from what was recorded of it.
+
+    loss.backward()    first    walked
+                       second   walked, and what it made is recorded, over the tape's nodes
+                       others   built: the nodes that a walk would make, without asking each op's rule
+
+Which nodes a walk makes follows from the ops and attributes of the tape, from what each value's node looks like to the
+rules (see `_fact`), and from modes: all that is the key. Where forms are verified, both are made, and must be the same
+nodes. What runs a user's own code is walked each time.
+"""
+# Tests: tests/autograd/test_repeated.py
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from weft import settings
+from weft.autograd.context import context, main
+from weft.autograd.value import HOOKS, Value
+from weft.ir.dtypes import DType
+from weft.ir.errors import IRError
+from weft.ir.forks import forkable
+from weft.ir.graph import Attrs, Node, Shape, intern, toposort
+from weft.ir.numerics import pinned
+from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
+
+LONGEST = 512
+"""Values of a tape that is recorded, at most."""
+
+KEPT, SEEN = 64, 512
+"""Recorded passes, and hashes of those that came once; the one met longest ago goes first."""
+
+PATIENCE, PAUSE = 16, 8
+"""After so many tapes in a row that were not like one before, one of so many is looked at."""
+
+Gradients: TypeAlias = dict[Value, Value]
+
+
+Row: TypeAlias = "tuple[Op, tuple[int, ...], Attrs, Shape, DType, str | None]"
+"""A node that a walk makes. Its inputs by number: the tape's nodes come first, then the rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """The gradients of a tape: the rows that they are made of, the numbers of those that are gradients, and for each
+    target that has one, by place, which of them, or -1 for the seed itself."""
+
+    rows: tuple[Row, ...]
+    gradients: tuple[int, ...]
+    results: tuple[tuple[int, int], ...]
+
+    def build(self, nodes: Sequence[Node]) -> list[Node]:
+        """The gradients over the nodes of a tape. What the rows came to be is not to be simplified again."""
+        made = list(nodes)
+        over: tuple[Node, ...]
+        for op, inputs, attrs, shape, dtype, device in self.rows:
+            if len(inputs) == 1:
+                over = (made[inputs[0]],)
+            elif len(inputs) == 2:
+                over = (made[inputs[0]], made[inputs[1]])
+            else:
+                over = tuple([made[k] for k in inputs])
+            made.append(intern(op, over, attrs, shape, dtype, device))
+        return [made[k] for k in self.gradients]
+
+
+_known: dict[tuple[Any, ...], _Pass | None] = {}
+"""Recorded passes; None for those that cannot be."""
+
+_seen: dict[int, None] = {}
+_keeping = forkable(threading.RLock())
+_in_vain = [0]
+"""Tapes in a row that were not like one before."""
+
+_recorded_rules: set[type] = set()
+"""Classes whose bound methods are rules that depend on the object and on what the key tells of the values."""
+
+_hooks: Any = HOOKS
+"""Asked for its `data`, as in reverse.py."""
+
+
+def rules_of(kind: type) -> None:
+    """Said of a class: methods of its objects, which are rules, depend on nothing but what the key tells."""
+    _recorded_rules.add(kind)
+
+
+def gradients(
+    output: Value,
+    seed: Value,
+    targets: Sequence[Value],
+    order: Sequence[Value],
+    walk: Callable[[], Gradients],
+) -> Gradients:
+    """The gradients of `seed * output` for the targets, which are on the tape `order`: what `walk()` gives."""
+    now = context()
+    if len(order) > LONGEST or _hooks.data or now.trace is not None or now.lifted is not None:
+        return walk()
+    if _in_vain[0] > PATIENCE and _in_vain[0] % PAUSE:
+        _in_vain[0] += 1
+        return walk()
+    nodes: list[Node] = []
+    rows = _described(seed, targets, order, nodes)
+    if rows is None:
+        return walk()
+    key = (now, main.dtype, main.device, pinned(), *rows)
+    known = _known.get(key)
+    if known is not None:
+        _in_vain[0] = 0
+        return _built(known, nodes, seed, targets, walk)
+    _in_vain[0] += 1
+    found = walk()
+    number = hash(key)
+    with _keeping:
+        if number not in _seen:
+            _seen[number] = None
+            if len(_seen) > SEEN:
+                del _seen[next(iter(_seen))]
+        elif key not in _known:
+            _known[key] = _recorded(nodes, seed, targets, found)
+            if len(_known) > KEPT:
+                del _known[next(iter(_known))]
+    return found
+
+
+def _built(
+    known: _Pass, nodes: Sequence[Node], seed: Value, targets: Sequence[Value], walk: Callable[[], Gradients]
+) -> Gradients:
+    made = [Value(n) for n in known.build(nodes)]
+    found = {targets[place]: seed if k < 0 else made[k] for place, k in known.results}
+    if settings.verify():
+        walked = walk()
+        if [(t, g.node) for t, g in walked.items()] != [(t, g.node) for t, g in found.items()]:
+            raise IRError("a backward pass is not the one recorded for its key", "repeated")
+    return found
+
+
+def _recorded(nodes: Sequence[Node], seed: Value, targets: Sequence[Value], found: Gradients) -> _Pass | None:
+    """The pass over these nodes of its tape; None where gradients are more than new values, or read other leaves."""
+    if any(g is not seed and (g.needs_grad or not g.is_leaf) for g in found.values()):
+        return None
+    place = {t: k for k, t in enumerate(targets)}
+    distinct = [g for g in dict.fromkeys(found.values()) if g is not seed]
+    numbers = {n: k for k, n in enumerate(nodes)}
+    rows: list[Row] = []
+    for n in toposort([g.node for g in distinct], stop_at_storage=False, known=nodes):
+        if n.op is _BUFFER:
+            return None
+        rows.append((n.op, tuple([numbers[i] for i in n.inputs]), n.attrs, n.shape, n.dtype, n.device))
+        numbers[n] = len(numbers)
+    which = {g: k for k, g in enumerate(distinct)}
+    return _Pass(
+        tuple(rows),
+        tuple([numbers[g.node] for g in distinct]),
+        tuple([(place[t], which.get(g, -1)) for t, g in found.items()]),
+    )
+
+
+def _described(
+    seed: Value, targets: Sequence[Value], order: Sequence[Value], nodes: list[Node]
+) -> list[Any] | None:
+    """What a walk over the tape looks at, and in `nodes` the nodes that its gradients are made of; None where it may
+    look at more. A value stands for its place, counted down from -1, where it is met again, a node for its number."""
+    numbers: dict[Node, int] = {}
+    places: dict[Value, int] = {}
+    try:
+        rows: list[Any] = [_fact(seed.node, numbers, nodes)]
+        for v in order:
+            places[v] = ~len(places)
+            rule, node = v.rule, v.node
+            if rule is not None and getattr(rule, "__self__", None).__class__ not in _recorded_rules:
+                return None
+            fact = numbers.get(node)
+            row = [v.op, rule, v.attrs, _fact(node, numbers, nodes) if fact is None else fact]
+            for x in v.inputs:
+                if x.needs_grad:
+                    row.append(places[x])
+                else:
+                    fact = numbers.get(x.node)
+                    row.append(_fact(x.node, numbers, nodes) if fact is None else fact)
+            rows.append(tuple(row))
+        rows.append(tuple([places[t] for t in targets]))
+    except _InFileError:
+        return None
+    return rows
+
+
+class _InFileError(Exception):
+    """A leaf is in a file: where what is computed from it is at home is not told by the key."""
+
+
+_LOOKED_INTO = frozenset({Op.CONST, Op.RANGE, Op.RESHAPE, Op.PAD})
+"""The ops of nodes whose attributes and inputs decide how what is made of them is simplified, or gradients joined."""
+
+_BUFFER = Op.BUFFER
+
+
+def _fact(node: Node, numbers: dict[Node, int], nodes: list[Node]) -> Any:
+    """What rules look at of a node, the first time that it is met; then its number."""
+    found = numbers.get(node)
+    if found is not None:
+        return found
+    numbers[node] = len(nodes)
+    nodes.append(node)
+    op = node.op
+    if op in _LOOKED_INTO:
+        inputs = [_fact(i, numbers, nodes) for i in node.inputs]
+        return (op, node.attrs, node.shape, node.dtype, node.device, node.storage is None, *inputs)
+    if op is _BUFFER and node.device is None:
+        raise _InFileError
+    return (op, node.shape, node.dtype, node.device)
