@@ -40,11 +40,14 @@ def pool() -> Iterator[dummy.DummyDevice]:
 class Training:
     """A perceptron that is trained by a compiled step, with moments."""
 
-    def __init__(self, device: str, optimizer: str = "Adam", width: int = WIDTH, depth: int = 3) -> None:
+    def __init__(
+        self, device: str, optimizer: str = "Adam", width: int = WIDTH, depth: int = 3, drops: bool = False
+    ) -> None:
         weft.manual_seed(0)
         self.device, self.width = device, width
         with weft.device(device):
-            layers = [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.ReLU())]
+            between = nn.Dropout(0.3) if drops else nn.ReLU()
+            layers = [layer for _ in range(depth) for layer in (nn.Linear(width, width), between)]
             self.model = nn.Sequential(*layers)
             options: dict[str, Any] = {"momentum": 0.9} if optimizer == "SGD" else {}
             self.optimizer = getattr(weft.optim, optimizer)(self.model.parameters(), lr=0.01, **options)
@@ -264,6 +267,19 @@ def test_the_state_of_the_cpu_rests_in_a_file(monkeypatch: pytest.MonkeyPatch) -
         x = found.batch(256)
         with weft.memory_limit(least + (1 << 19), "cpu:0"):
             found.losses.append(found.step(x).item())
+    assert found.resting
+    assert found.bits == want
+
+
+def test_a_limit_changes_no_random_numbers(pool: dummy.DummyDevice) -> None:
+    with weft.device("tight:0"):
+        want = Training("tight:0", drops=True).run(7).bits
+        found = Training("tight:0", drops=True).run(4)
+        limit = found.lowest() + 4000
+        for _ in range(3):
+            x = found.batch()
+            with weft.memory_limit(limit, "tight:0"):
+                found.losses.append(found.step(x).item())
     assert found.resting
     assert found.bits == want
 

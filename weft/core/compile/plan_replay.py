@@ -17,6 +17,7 @@ from weft import settings
 from weft.autograd.value import Value
 from weft.core.args.handle import standing_for, wrap
 from weft.core.compile.direct_call import DirectCall, DirectSpec, Effects, Expected, Guards, direct_call
+from weft.core.compile.draws import drawn_if_run
 from weft.core.compile.kept import KeptAt
 from weft.core.compile.recorded_plans import (
     fixed_memory,
@@ -55,6 +56,9 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _NO_LOCK: nullcontext[None] = nullcontext()
+
+DRAW_BYTES = 12
+"""The bytes by which a run is told of random numbers: two words of a key, and the first counter."""
 
 AT_REST = MemoryPlanError("the state of this function rests in a slower pool, and there is no room for it")
 """Why a plan that keeps all values is not tried."""
@@ -281,8 +285,10 @@ class PlanReplay(Replay):
         def movable() -> tuple[dict[int, Storage], int]:
             mine = {i for _, i, t in self._in_place if alone(objects[t])}
             storages = {i: objects[t].value.node.storage for _, i, t in self._in_place}
-            return {i: s for i, s in storages.items() if i in mine}, sum(
-                [s.nbytes for i, s in storages.items() if i not in mine]
+            copied = [s.nbytes for i, s in storages.items() if i not in mine]
+            drawn = [DRAW_BYTES] * len(self._from_draw)
+            return {i: s for i, s in storages.items() if i in mine}, plans.room_for(
+                [*copied, *drawn], self._device
             )
 
         return plans.within_memory(self._sig, self._device, state, refused, started, movable)
@@ -311,10 +317,11 @@ class PlanReplay(Replay):
                 memories[i] = objects[k].value.node.storage.memory
             (storage,) = plan.run(memories)
             return wrap(Value(graph.buffer(storage.shape, storage.dtype, self._device_full_name, storage)))
-        if not self._written or sole_thread():
-            return self._run(objects, None)
-        with exclusive(self._changed(objects)):
-            return self._run(objects, None, sole=False)
+        with drawn_if_run(self.recording.draws):
+            if not self._written or sole_thread():
+                return self._run(objects, None)
+            with exclusive(self._changed(objects)):
+                return self._run(objects, None, sole=False)
 
     def profile(self, objects: list[Any]) -> Profile:
         from weft.core.execute.explanation import Profile
@@ -530,6 +537,4 @@ class PlanReplay(Replay):
         data = plans.bytes_at(memory, self._device)
         if rests:
             return plans.new_cell(self._device, data)
-        fresh = self._device.allocate(memory.nbytes)
-        self._device.write(fresh, data)
-        return fresh
+        return plans.new_memory(self._device, data)

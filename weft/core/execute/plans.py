@@ -78,7 +78,7 @@ def within_memory(
 ) -> R:
     """The result of `start` for a plan within the memory that is left, for a graph whose plan was `refused`: some
     values are computed again, or spilled, and some of the leaves `movable` rest in a slower pool between runs, which
-    `start` is told. These, and the bytes of other state that a run copies first, are asked for once nothing is left of
+    `start` is told. These, and the bytes that a run takes beside the plan's, are asked for once nothing is left of
     what was refused. MemoryPlanError where there is none."""
     from weft.scheduler.pools.within import State, allocated, attempted, let_go
     from weft.scheduler.realize import replaced
@@ -91,6 +91,13 @@ def within_memory(
     return attempted(
         sig, device, replaced(sig, state), refused, lambda f: start(f.plan, f.rests), -copied, own
     )
+
+
+def room_for(sizes: Sequence[int], device: Device) -> int:
+    """The bytes that a pool counts for memories of these sizes."""
+    from weft.scheduler.pools.within import allocated
+
+    return sum([allocated(device, n) for n in sizes])
 
 
 def rests(storage: Storage | None) -> bool:
@@ -114,6 +121,18 @@ def laid_to_rest(storages: Sequence[Storage]) -> list[RestingStorage]:
 def bytes_at(memory: Memory, device: Device) -> memoryview:
     """What is in memory of a device, or in the cell that stands for it."""
     return memory.cell.get() if isinstance(memory, CellMemory) else device.read(memory, memory.nbytes)
+
+
+def new_memory(device: Device, data: memoryview) -> Memory:
+    """Bytes in new memory. MemoryPlanError where there is none."""
+    try:
+        memory = device.allocate(data.nbytes)
+    except MemoryError as error:
+        raise MemoryPlanError(
+            f"{data.nbytes:,} bytes of state that others see have to be copied: {error}"
+        ) from error
+    device.write(memory, data)
+    return memory
 
 
 def new_cell(device: Device, data: memoryview) -> Memory:
