@@ -348,6 +348,15 @@ class Rounder(Protocol):
 
 
 @runtime_checkable
+class WorkspaceKeeper(Protocol):
+    """A device that keeps the workspace of plans between runs, and counts it as used. Optional."""
+
+    def give_up_workspace(self) -> bool:
+        """Free it, if no run uses it; True where that has been done."""
+        ...
+
+
+@runtime_checkable
 class Divider(Protocol):
     """A device whose memories can be divided: an arena with tensors at fixed offsets. Optional."""
 

@@ -10,7 +10,9 @@ from typing import cast
 
 from weft.backends.protocol import Backend, Device, DeviceInfo
 from weft.errors import DeviceError
+from weft.ir import graph
 from weft.ir.forks import forkable
+from weft.ir.placement import is_mesh
 from weft.lazy_dataclass import dataclass
 
 GROUP = "weft.backends"
@@ -165,10 +167,18 @@ def unregister(kind: str) -> None:
 
 
 def _forget(kind: str) -> None:
+    """Forget a backend, its devices, and all that is kept by their names: others may get these. Meshes, which may have
+    such devices, are opened anew."""
     _backends.pop(kind, None)
-    for name in [n for n in _devices if n.partition(":")[0] == kind]:
+    gone = [n for n in _devices if n.partition(":")[0] == kind]
+    if not gone:
+        return
+    for name in gone:
         _limits.pop(_pool(_devices.pop(name)), None)
+    for name in [n for n in _devices if is_mesh(n)]:
+        del _devices[name]
     _note_opened()
+    graph.forget(lambda name: name.partition(":")[0] == kind or is_mesh(name))
 
 
 def open_backend(kind: str) -> Backend:

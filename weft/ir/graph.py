@@ -190,6 +190,27 @@ def _grown() -> None:
             watcher()
 
 
+_forgetting: list[Callable[[], object]] = []
+"""Who keeps things by the names of devices, and forgets them with these."""
+
+
+def watch_forgetting(watcher: Callable[[], object]) -> None:
+    """Have `watcher` called when devices are gone, whose names others may get."""
+    _forgetting.append(watcher)
+
+
+def forget(is_gone: Callable[[str], bool]) -> None:
+    """Have no new node be one on a device that is gone: equal nodes are one, and its value is in that device's memory.
+    The nodes that somebody holds stay what they are."""
+    with entering:
+        for key, entry in list(_nodes.items()):
+            node = entry()
+            if node is not None and node.device is not None and is_gone(node.device):
+                _nodes.pop(key, None)
+    for watcher in _forgetting:
+        watcher()
+
+
 def _sweep() -> None:
     """Drop the entries of dead nodes; called when the table has doubled, so a node pays for it once or twice."""
     global _sweep_at

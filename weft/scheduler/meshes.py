@@ -19,6 +19,7 @@ from weft.backends import registry
 from weft.backends.mesh.device import MeshDevice, MeshMemory, layout_of, parts_of, sizes_of
 from weft.backends.storage import Storage
 from weft.errors import ArgumentError
+from weft.ir import graph
 from weft.ir.calls import expand_calls
 from weft.ir.forks import forkable
 from weft.ir.garbage import not_collected
@@ -143,6 +144,15 @@ class Template:
 
 _lock = forkable(threading.RLock())
 _templates: dict[tuple[Any, ...], Template] = {}
+
+
+def _forget() -> None:
+    """Layouts are chosen by what devices are, and kept by their names."""
+    with _lock:
+        _templates.clear()
+
+
+graph.watch_forgetting(_forget)
 
 
 def mesh_of(name: str | None) -> MeshDevice | None:

@@ -221,11 +221,11 @@ class CpuDevice:
         try:
             return self.runtime.allocator.allocate(nbytes)
         except MemoryError:
-            if not self._give_up_workspace():
+            if not self.give_up_workspace():
                 raise
         return self.runtime.allocator.allocate(nbytes)
 
-    def _give_up_workspace(self) -> bool:
+    def give_up_workspace(self) -> bool:
         """Free the workspace, if no run uses it."""
         if self._workspace is None or not self.lock.acquire(blocking=False):
             return False
@@ -237,7 +237,7 @@ class CpuDevice:
 
     def set_memory_limit(self, nbytes: int | None) -> None:
         if nbytes is not None and self.used_bytes() > nbytes:
-            self._give_up_workspace()  # nobody needs it but the next run, which is to keep within the limit
+            self.give_up_workspace()  # nobody needs it but the next run, which is to keep within the limit
         self.runtime.allocator.set_limit(nbytes)
 
     def free(self, memory: Memory) -> None:

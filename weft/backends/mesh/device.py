@@ -52,12 +52,21 @@ class MeshDevice:
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
-        self._info = _described(mesh, [d.info for d in self.devices])
+        self._opened = tuple(self.devices)
+        self._info = _described(mesh, [d.info for d in self._opened])
 
     @property
     def devices(self) -> list[Device]:
         """The devices, in row-major order."""
         return [registry.open_device(name) for name in self.mesh.devices]
+
+    @property
+    def is_outdated(self) -> bool:
+        """True where other devices have the names of those that it was made for."""
+        try:
+            return any(a is not b for a, b in zip(self.devices, self._opened, strict=True))
+        except DeviceError:
+            return False  # which nobody has
 
     @property
     def info(self) -> DeviceInfo:
@@ -219,7 +228,10 @@ class MeshBackend:
         return len(self._meshes)
 
     def device(self, index: int) -> MeshDevice:
-        return self._meshes[index]
+        known = self._meshes[index]
+        if known.is_outdated:
+            known = self._meshes[index] = MeshDevice(known.mesh)
+        return known
 
     def mesh(
         self, devices: Sequence[str], shape: Sequence[int], dim_names: Sequence[str] | None = None
@@ -228,13 +240,13 @@ class MeshBackend:
         names = tuple([registry.open_device(name).info.name for name in devices])
         axes = None if dim_names is None else tuple(dim_names)
         with self._lock:
-            for known in self._meshes:
+            for k, known in enumerate(self._meshes):
                 if (known.mesh.devices, known.mesh.shape, known.mesh.dim_names) == (
                     names,
                     tuple(shape),
                     axes,
                 ):
-                    return known
+                    return self.device(k)
             if len(self._meshes) == MAX_MESHES:
                 raise DeviceError(f"there are {MAX_MESHES} meshes already: make each once, and keep it")
             made = MeshDevice(Mesh(f"{KIND}:{len(self._meshes)}", names, tuple(shape), axes))

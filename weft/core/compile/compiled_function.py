@@ -24,6 +24,7 @@ from weft.core.compile.replay import Replay
 from weft.core.execute import run, tracing
 from weft.core.execute.watched import hooks_of
 from weft.errors import ArgumentError
+from weft.ir import graph
 from weft.ir.forks import forkable
 from weft.lazy_dataclass import dataclass
 
@@ -378,6 +379,15 @@ _made: WeakSet[CompiledFunction[..., Any]] = WeakSet()
 def living() -> list[CompiledFunction[..., Any]]:
     """The compiled functions that somebody has."""
     return list(_made)
+
+
+def _forget() -> None:
+    """What was recorded may name devices that are gone."""
+    for function in living():
+        function.forget()
+
+
+graph.watch_forgetting(_forget)
 
 
 def name_of(fn: Any) -> str:

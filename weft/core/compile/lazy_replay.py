@@ -11,6 +11,7 @@ import numpy as np
 from weft.autograd.context import default_device
 from weft.autograd.value import Value
 from weft.core.args.handle import standing_for
+from weft.core.compile.draws import drawn_if_run
 from weft.core.compile.instantiate import instantiate
 from weft.core.compile.recording import Recording
 from weft.core.compile.replay import Given, Replay, set_grad, target
@@ -37,7 +38,8 @@ class LazyReplay(Replay):
             return self._run(objects)
 
     def _run(self, objects: list[Any]) -> Any:
-        return self._computed(objects, self._values(objects))
+        with drawn_if_run(self.recording.draws):
+            return self._computed(objects, self._values(objects))
 
     def _values(self, objects: list[Any]) -> list[Value]:
         """The recorded values over the tensors of a call."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.autograd.value import Value
+from weft.core.compile.draws import drawn_if_run
 from weft.core.compile.instantiate import instantiate
 from weft.core.compile.lazy_replay import LazyReplay
 from weft.core.compile.parts_replay import Inputs, PartsReplay
@@ -71,8 +72,9 @@ class MeshReplay(PartsReplay):
         return made
 
     def _run(self, objects: list[Any]) -> Any:
-        known, memories = self._at_once(objects)
-        storages: list[Storage] = [] if known.plan is None else known.plan.run(memories)
+        with drawn_if_run(self.recording.draws):
+            known, memories = self._at_once(objects)
+            storages: list[Storage] = [] if known.plan is None else known.plan.run(memories)
         return self._stored(objects, storages, known.source)
 
     def _at_once(self, objects: list[Any]) -> tuple[_Laid, list[Any]]:

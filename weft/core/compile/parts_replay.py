@@ -11,6 +11,7 @@ import numpy as np
 from weft.autograd.context import default_device
 from weft.autograd.value import Value
 from weft.core.args.handle import standing_for
+from weft.core.compile.draws import drawn_if_run
 from weft.core.compile.lazy_replay import LazyReplay
 from weft.core.compile.recording import Recording
 from weft.core.compile.replay import Given
@@ -82,7 +83,8 @@ class PartsReplay(LazyReplay):
         self._number_values(nodes)
 
     def _run(self, objects: list[Any]) -> Any:
-        storages = self._plan.run(self._inputs.memories(self.recording, objects), {})
+        with drawn_if_run(self.recording.draws):
+            storages = self._plan.run(self._inputs.memories(self.recording, objects), {})
         return self._stored(objects, storages, self._source)
 
     def _stored(self, objects: list[Any], storages: Sequence[Storage], source: Sequence[int]) -> Any:

@@ -17,6 +17,7 @@ from weft import settings
 from weft.autograd.value import Value
 from weft.core.args.handle import standing_for, wrap
 from weft.core.compile.direct_call import DirectCall, DirectSpec, Effects, Expected, Guards, direct_call
+from weft.core.compile.draws import drawn_if_run
 from weft.core.compile.kept import KeptAt
 from weft.core.compile.recorded_plans import (
     fixed_memory,
@@ -47,6 +48,7 @@ from weft.ir.graph import Node
 
 if TYPE_CHECKING:
     from weft.backends.protocol import Device, Memory
+    from weft.backends.storage import Storage
     from weft.core.execute.explanation import Explanation, Profile
     from weft.scheduler.plan import Plan
 
@@ -54,6 +56,12 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _NO_LOCK: nullcontext[None] = nullcontext()
+
+DRAW_BYTES = 12
+"""The bytes by which a run is told of random numbers: two words of a key, and the first counter."""
+
+AT_REST = MemoryPlanError("the state of this function rests in a slower pool, and there is no room for it")
+"""Why a plan that keeps all values is not tried."""
 
 
 class PlanReplay(Replay):
@@ -79,6 +87,8 @@ class PlanReplay(Replay):
         self._within: PlanReplay | None = None
         """The one that last ran within less memory than the plan takes."""
         self._is_within = False
+        self._rests: frozenset[int] = frozenset()
+        """The leaves that rest in a slower pool between runs of this one."""
         self._take_plan()
 
     def _plan_nodes(self, dynamic: bool) -> None:
@@ -246,37 +256,58 @@ class PlanReplay(Replay):
         if kept is not None and kept.is_in_vain:
             self._take_heir(keeps=False)
             return self.run(objects)
+        if self._within is not None and self._within.finds_at_rest(
+            objects
+        ):  # and is not to bring it back in vain
+            return self._in_memory(objects, AT_REST, lambda other: other.run_exclusively(objects))
         try:
             return self.run_exclusively(objects)
         except MemoryPlanError as refused:
             if kept is None and (self._plan is None or self._plan.shared is None):
-                return self._in_memory(refused, lambda other: other.run_exclusively(objects))
+                return self._in_memory(objects, refused, lambda other: other.run_exclusively(objects))
         self._take_heir(keeps=False)  # whose plan needs no room for larger sizes, nor for what is kept
         return self.run(objects)
 
-    def _in_memory(self, refused: MemoryPlanError, start: Callable[[PlanReplay], R]) -> R:
+    def _in_memory(self, objects: list[Any], refused: MemoryPlanError, start: Callable[[PlanReplay], R]) -> R:
         """The result of `start` for a replay that runs a plan for the memory that is left, now that the one which keeps
         all values is refused."""
         if self._sig is None or self._is_within:
             raise refused
 
-        def started(plan: Plan) -> R:
+        def started(plan: Plan, rests: frozenset[int]) -> R:
             if self._within is None or not self._within.runs(plan):
                 self._within = copy(self)
-                self._within.take(plan)
+                self._within.take(plan, rests)
             return start(self._within)
 
         state = replaceable(self.recording, self._device, self._nodes)
-        return plans.within_memory(self._sig, self._device, state, refused, started)
+
+        def movable() -> tuple[dict[int, Storage], int]:
+            mine = {i for _, i, t in self._in_place if alone(objects[t])}
+            storages = {i: objects[t].value.node.storage for _, i, t in self._in_place}
+            copied = [s.nbytes for i, s in storages.items() if i not in mine]
+            drawn = [DRAW_BYTES] * len(self._from_draw)
+            return {i: s for i, s in storages.items() if i in mine}, plans.room_for(
+                [*copied, *drawn], self._device
+            )
+
+        return plans.within_memory(self._sig, self._device, state, refused, started, movable)
 
     def runs(self, plan: Plan) -> bool:
         """True where this is the plan that it runs."""
         return self._plan is plan
 
-    def take(self, plan: Plan) -> None:
-        """Run another plan of the same graph from here on; nobody else has it yet."""
-        self._plan, self._is_within = plan, True
+    def take(self, plan: Plan, rests: frozenset[int]) -> None:
+        """Run another plan of the same graph from here on, between whose runs some leaves rest; nobody else has it
+        yet."""
+        self._plan, self._is_within, self._rests = plan, True, rests
         self._take_plan()
+
+    def finds_at_rest(self, objects: list[Any]) -> bool:
+        """True where state rests in a slower pool."""
+        return any(
+            i in self._rests and plans.rests(objects[t].value.node.storage) for _, i, t in self._in_place
+        )
 
     def run_exclusively(self, objects: list[Any]) -> Any:
         plan = self._plan
@@ -286,10 +317,11 @@ class PlanReplay(Replay):
                 memories[i] = objects[k].value.node.storage.memory
             (storage,) = plan.run(memories)
             return wrap(Value(graph.buffer(storage.shape, storage.dtype, self._device_full_name, storage)))
-        if not self._written or sole_thread():
-            return self._run(objects, None)
-        with exclusive(self._changed(objects)):
-            return self._run(objects, None, sole=False)
+        with drawn_if_run(self.recording.draws):
+            if not self._written or sole_thread():
+                return self._run(objects, None)
+            with exclusive(self._changed(objects)):
+                return self._run(objects, None, sole=False)
 
     def profile(self, objects: list[Any]) -> Profile:
         from weft.core.execute.explanation import Profile
@@ -301,7 +333,7 @@ class PlanReplay(Replay):
             with exclusive(self._changed(objects)):
                 self._run(objects, times, sole=False)
         except MemoryPlanError as refused:
-            return self._in_memory(refused, lambda other: other.profile(objects))
+            return self._in_memory(objects, refused, lambda other: other.profile(objects))
         return Profile.of(() if self._plan is None else self._plan.steps, times, self._device)
 
     def explain(self, objects: list[Any]) -> Explanation:
@@ -315,7 +347,7 @@ class PlanReplay(Replay):
             with exclusive(self._changed(objects)):
                 self._run(objects, times, sole=False)
         except MemoryPlanError as refused:
-            return self._in_memory(refused, lambda other: other.explain(objects))
+            return self._in_memory(objects, refused, lambda other: other.explain(objects))
         ns = time.perf_counter_ns() - start
         if self._plan is None:
             return Explanation(())
@@ -331,6 +363,8 @@ class PlanReplay(Replay):
         plan = self._plan
         if plan is None:
             return self._committed(objects, env, {}, ())
+        if self._rests and sole:
+            self._lay_to_rest(objects)
         memories = self._inputs(objects)
         executable, nodes, stays = plan.executable, list[Node](), dict[int, int]()
         taken: list[Taken] = []
@@ -346,9 +380,12 @@ class PlanReplay(Replay):
                             stays[k] = t
                             if watched or k in self._numbers:
                                 to_be_written(objects[t])
-                            memories[i] = objects[t].value.node.storage.memory
+                            storage = objects[t].value.node.storage
+                            memories[i] = plans.place_of(storage) if i in self._rests else storage.memory
                         else:
-                            memories[i] = self._copy(objects[t].value.node.storage.memory)
+                            memories[i] = self._copy(
+                                plans.place_of(objects[t].value.node.storage), i in self._rests
+                            )
                 elif self._in_place:
                     stays = self._taken(objects, memories, taken)
                 given = plan.external(memories, places=spare)
@@ -356,7 +393,7 @@ class PlanReplay(Replay):
                     if k in stays:
                         nodes.append(objects[stays[k]].value.node)
                     else:
-                        s = plan.storage(k, memory)
+                        s = plans.in_place(plan.storage(k, memory), memory)
                         nodes.append(graph.buffer(s.shape, s.dtype, self._device_full_name, s))
                 env += nodes
                 # free where this thread is alone, and taken and given back in less time than it takes to do neither
@@ -403,11 +440,31 @@ class PlanReplay(Replay):
         """Fill in the memories that are updated in place, which are taken from other threads, or copies of those that
         somebody else refers to; the tensor by the output for those that are no copies."""
         read = take([objects[t] for _, _, t in self._in_place], taken)
-        mine = {id(t.storage.memory) for t in taken}
+        mine = {id(plans.place_of(t.storage)): t for t in taken}
         stays = {k: t for (k, _, t), memory in zip(self._in_place, read, strict=True) if id(memory) in mine}
-        for (k, i, _), memory in zip(self._in_place, read, strict=True):
-            memories[i] = memory if k in stays else self._copy(memory)
+        owned = {i: mine[id(m)] for (_, i, _), m in zip(self._in_place, read, strict=True) if id(m) in mine}
+        going = [t for i, t in owned.items() if i in self._rests and not plans.rests(t.storage)]
+        for t, storage in zip(going, plans.laid_to_rest([t.storage for t in going]), strict=True):
+            t.storage = storage
+        del read[:]
+        for k, i, t in self._in_place:
+            if k in stays:
+                storage = owned[i].storage
+                memories[i] = plans.place_of(storage) if i in self._rests else storage.memory
+            else:
+                memories[i] = self._copy(plans.place_of(objects[t].value.node.storage), i in self._rests)
         return stays
+
+    def _lay_to_rest(self, objects: list[Any]) -> None:
+        """Have the state that only its tensors see rest where the plan has it rest, asked where no other thread
+        runs."""
+        going = [
+            objects[t].value.node
+            for _, i, t in self._in_place
+            if i in self._rests and not plans.rests(objects[t].value.node.storage) and alone(objects[t])
+        ]
+        for node, storage in zip(going, plans.laid_to_rest([n.storage for n in going]), strict=True):
+            node.storage = storage
 
     def _inputs(self, objects: list[Any]) -> list[Memory]:
         """The memory of the leaves, but for those that are updated in place."""
@@ -466,12 +523,18 @@ class PlanReplay(Replay):
     def _give_up(self, objects: list[Any], stays: Mapping[int, int], spare: Mapping[int, Memory]) -> None:
         """The device failed in the midst of updating tensors in place: nobody is to read what is there."""
         for t in stays.values():
-            self._device.free(objects[t].value.node.storage.memory)
+            storage = objects[t].value.node.storage
+            if plans.rests(storage):
+                storage.lose()
+            else:
+                self._device.free(storage.memory)
         for memory in spare.values():
             self._device.free(memory)
 
-    def _copy(self, memory: Memory) -> Memory:
-        """The same bytes in memory of their own: somebody else still needs the old value."""
-        fresh = self._device.allocate(memory.nbytes)
-        self._device.write(fresh, self._device.read(memory, memory.nbytes))
-        return fresh
+    def _copy(self, memory: Memory, rests: bool = False) -> Memory:
+        """The same bytes in memory of their own, or in a cell where they are to rest: somebody else still needs the old
+        value."""
+        data = plans.bytes_at(memory, self._device)
+        if rests:
+            return plans.new_cell(self._device, data)
+        return plans.new_memory(self._device, data)

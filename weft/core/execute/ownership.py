@@ -8,11 +8,12 @@ import sys
 import threading
 from collections.abc import Iterable, Sequence
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
 from weft.autograd.value import Value
 from weft.backends.native_threads import is_away
+from weft.backends.resting import RestingStorage, anew, place_of
 from weft.backends.storage import Storage
 from weft.core.args.handle import Handle
 from weft.core.execute import edits, watched
@@ -63,7 +64,7 @@ def _anew(storage: Storage) -> Storage:
     """The storage that elements are in after they were written over in this one's memory."""
     if id(storage) not in _sources:
         return storage
-    return Storage(storage.device, storage.memory, storage.dtype, storage.shape)
+    return anew(storage)
 
 
 def is_watched() -> bool:
@@ -202,6 +203,8 @@ def alone(t: Any) -> bool:
     v = t.value
     n = v.node
     s = n.storage
+    if s.__class__ is RestingStorage:
+        return (getrefcount(v), getrefcount(n), getrefcount(s), getrefcount(s.place)) == _UNTAKEN
     return (getrefcount(v), getrefcount(n), getrefcount(s), getrefcount(s.memory)) == _UNTAKEN
 
 
@@ -242,8 +245,8 @@ def spent_leaves(tensors: Iterable[Any]) -> set[Node]:
 
 
 def take(tensors: Sequence[Any], taken: list[Taken]) -> list[Memory]:
-    """The memories that tensors stand for, to be written over where they were added to `taken`, and only to be read
-    where anybody else refers to the value.
+    """The memories that tensors stand for, or the cells that they rest in, to be written over where they were added to
+    `taken`, and only to be read where anybody else refers to the value.
 
     All are taken at once, when no other step has any, so that no two steps wait for each other: whoever has taken
     something waits for no tensor before it is given back. What is in `taken` is to be given back also where this is
@@ -269,7 +272,7 @@ def _take(t: Any, taken: list[Taken]) -> Memory:
     if _holders(t, mine) != _ALONE:
         mine.give_back()
         taken.pop()
-    return mine.storage.memory
+    return place_of(mine.storage)
 
 
 def _holders(t: Any, taken: Taken) -> tuple[int, int, int, int]:
@@ -277,6 +280,8 @@ def _holders(t: Any, taken: Taken) -> tuple[int, int, int, int]:
     v = t.value
     n = v.node
     s = taken.storage
+    if s.__class__ is RestingStorage:
+        return getrefcount(v), getrefcount(n), getrefcount(s), getrefcount(cast("RestingStorage", s).place)
     return getrefcount(v), getrefcount(n), getrefcount(s), getrefcount(s.memory)
 
 

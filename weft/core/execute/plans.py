@@ -6,6 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from weft.backends.resting import CellMemory, RestingStorage
+from weft.backends.resting import in_place as in_place
+from weft.backends.resting import place_of as place_of
+from weft.errors import MemoryPlanError
 from weft.ir import dtypes
 from weft.ir.graph import Node
 
@@ -14,7 +18,6 @@ if TYPE_CHECKING:
 
     from weft.backends.protocol import Device, Memory
     from weft.backends.storage import Storage
-    from weft.errors import MemoryPlanError
     from weft.ir.placement import Layout
     from weft.scheduler.invariants import Split
     from weft.scheduler.mesh_plans import MeshPlan, SharedPlan
@@ -70,14 +73,78 @@ def within_memory(
     device: Device,
     state: Mapping[int, Node],
     refused: MemoryPlanError,
-    start: Callable[[Plan], R],
+    start: Callable[[Plan, frozenset[int]], R],
+    movable: Callable[[], tuple[Mapping[int, Storage], int]],
 ) -> R:
     """The result of `start` for a plan within the memory that is left, for a graph whose plan was `refused`: some
-    values are computed again. MemoryPlanError where there is none."""
-    from weft.scheduler.pools.within import attempted
+    values are computed again, or spilled, and some of the leaves `movable` rest in a slower pool between runs, which
+    `start` is told. These, and the bytes that a run takes beside the plan's, are asked for once nothing is left of
+    what was refused. MemoryPlanError where there is none."""
+    from weft.scheduler.pools.within import State, allocated, attempted, let_go
     from weft.scheduler.realize import replaced
 
-    return attempted(sig, device, replaced(sig, state), refused, lambda found: start(found.plan))
+    let_go(refused)
+    found, copied = movable()
+    there = [s for s in found.values() if not rests(s)]
+    own = State(tuple(sorted(found)), sum([allocated(device, s.nbytes) for s in there]))
+    del found, there  # who counts owners is to find none here
+    return attempted(
+        sig, device, replaced(sig, state), refused, lambda f: start(f.plan, f.rests), -copied, own
+    )
+
+
+def room_for(sizes: Sequence[int], device: Device) -> int:
+    """The bytes that a pool counts for memories of these sizes."""
+    from weft.scheduler.pools.within import allocated
+
+    return sum([allocated(device, n) for n in sizes])
+
+
+def rests(storage: Storage | None) -> bool:
+    """True for elements that rest in a slower pool."""
+    return isinstance(storage, RestingStorage) and storage.rests
+
+
+def laid_to_rest(storages: Sequence[Storage]) -> list[RestingStorage]:
+    """The elements in the slower pool. MemoryPlanError where that has no room."""
+    from weft.scheduler.pools.slow import laid_to_rest
+
+    try:
+        return laid_to_rest(storages)
+    except MemoryError as error:
+        total = sum([s.nbytes for s in storages])
+        raise MemoryPlanError(
+            f"{len(storages)} tensors of state, {total:,} bytes, have to rest in a slower pool: {error}"
+        ) from error
+
+
+def bytes_at(memory: Memory, device: Device) -> memoryview:
+    """What is in memory of a device, or in the cell that stands for it."""
+    return memory.cell.get() if isinstance(memory, CellMemory) else device.read(memory, memory.nbytes)
+
+
+def new_memory(device: Device, data: memoryview) -> Memory:
+    """Bytes in new memory. MemoryPlanError where there is none."""
+    try:
+        memory = device.allocate(data.nbytes)
+    except MemoryError as error:
+        raise MemoryPlanError(
+            f"{data.nbytes:,} bytes of state that others see have to be copied: {error}"
+        ) from error
+    device.write(memory, data)
+    return memory
+
+
+def new_cell(device: Device, data: memoryview) -> Memory:
+    """Bytes of a device in a cell of their own in the slower pool. MemoryPlanError where that has no room."""
+    from weft.scheduler.pools.slow import reserve
+
+    try:
+        (cell,) = reserve(device.info, [data.nbytes])
+    except MemoryError as error:
+        raise MemoryPlanError(f"{data.nbytes:,} bytes have to rest in a slower pool: {error}") from error
+    cell.put(data)
+    return CellMemory(cell, data.nbytes)
 
 
 def over_devices(nodes: Sequence[Node]) -> tuple[PartsPlan, Signature] | None:

@@ -44,6 +44,12 @@ _drawing = forkable(threading.Lock())
 """Held while a generator moves on: no two threads draw the same numbers. (A generator's own could not be copied.)"""
 
 
+def _place(drawn: int, n: int) -> tuple[int, int]:
+    """The epoch, which changes the key, and the first counter of `n` numbers after so many."""
+    epoch, offset = divmod(drawn, _WORD)
+    return (epoch + 1, 0) if offset + n > _WORD else (epoch, offset)
+
+
 class Generator:
     """A stream of random numbers: a seed, and how many numbers were drawn.
 
@@ -84,11 +90,16 @@ class Generator:
         """Key and first counter of the next `n` numbers. A counter has 32 bits: each 2**32 numbers change the key."""
         with _drawing:
             seed = self._seed
-            epoch, offset = divmod(self._drawn, _WORD)
-            if offset + n > _WORD:
-                epoch, offset = epoch + 1, 0
+            epoch, offset = _place(self._drawn, n)
             self._drawn = epoch * _WORD + offset + n
         return seed % _WORD, (seed // _WORD + 0x9E3779B9 * epoch) % _WORD, offset
+
+    def give_back(self, state: tuple[int, int], n: int) -> None:
+        """Go back to a state, after which `n` numbers were drawn that nobody has used; not where more were drawn."""
+        with _drawing:
+            epoch, offset = _place(state[1], n)
+            if (self._seed, self._drawn) == (state[0], epoch * _WORD + offset + n):
+                self._drawn = state[1]
 
     def draw(self, n: Int) -> Value:
         """[key0, key1, offset] for the next `n` numbers, as a u32 value that no compiled program depends on."""

@@ -12,7 +12,7 @@ of their own, which stand for nothing but memory: equal nodes are one object, an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from weft.backends.protocol import DeviceInfo
@@ -31,17 +31,38 @@ Spec = KernelSpec | ScanSpec
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """The kernels of a job as tasks over the intermediates that the workspace holds. `values`: the node of each."""
+    """The kernels of a job as tasks over the intermediates that the workspace holds, and over state that rests in the
+    slower pool between runs. `values`: the node of each; `rests`: the leaf, by number, whose place there is that of a
+    value: an old one or a new one."""
 
     problem: Problem
     values: tuple[Node, ...]
+    rests: Mapping[int, int]
 
 
-def tasks(made: Prepared, transfer: Transfer | None = None) -> Tasks:
-    """The tasks of a job; `transfer`: nanoseconds to start a copy to the slower pool and back, and for each byte."""
+def movable(made: Prepared) -> dict[int, int]:
+    """The leaves that may rest in the slower pool between runs, each with the output that takes its place: state that
+    one kernel replaces as a whole."""
     assembly = Assembly(made)
-    values = tuple(assembly.owner)
+    updated = {n for s in made.specs for n in s.inplace.values()}
+    looped = {n for s in made.specs if isinstance(s, ScanSpec) for n in (*s.reads, *s.writes)}
+    partly = set(assembly.early.values())
+    return {
+        i: o
+        for o, i in assembly.replaces.items()
+        if not {made.job.leaves[i], made.job.outputs[o]} & (updated | looped)
+        and made.job.outputs[o] not in partly
+    }
+
+
+def tasks(made: Prepared, resting: Mapping[int, int], transfer: Callable[[int], Transfer]) -> Tasks:
+    """The tasks of a job, where the leaves `resting` rest in the slower pool, each of which an output replaces."""
+    assembly, job = Assembly(made), made.job
+    old = {job.leaves[i]: i for i in resting}
+    new = {job.outputs[o]: i for i, o in resting.items()}
+    values = (*assembly.owner, *old, *new)
     number = {n: v for v, n in enumerate(values)}
+    rests = {number[n]: i for n, i in (*old.items(), *new.items())}
     until = _ends_of_leaves(assembly)
     found: list[Task] = []
     last = [len(made.specs)] * len(values)
@@ -52,7 +73,8 @@ def tasks(made: Prepared, transfer: Transfer | None = None) -> Tasks:
         scratch = 0 if isinstance(spec, KernelSpec) else assembly.loops[k].nbytes
         found.append(
             Task(
-                reads, writes, _ns(spec, made.device.info), isinstance(spec, KernelSpec), scratch,
+                reads, writes, _ns(spec, made.device.info),
+                isinstance(spec, KernelSpec) and new.keys().isdisjoint(spec.writes), scratch,
                 tuple(_over(assembly, k, spec, number)),
             )
         )  # fmt: skip
@@ -60,7 +82,10 @@ def tasks(made: Prepared, transfer: Transfer | None = None) -> Tasks:
         for v in writes:
             last[v] = end
     sizes = tuple([-(-nbytes(n) // memory.ALIGNMENT) * memory.ALIGNMENT for n in values])
-    return Tasks(Problem(tuple(found), sizes, tuple(last)), values)
+    transfers = tuple([transfer(nbytes(n)) if v in rests else None for v, n in enumerate(values)])
+    begin, end = frozenset([number[n] for n in old]), frozenset([number[n] for n in new])
+    problem = Problem(tuple(found), sizes, tuple(last), transfers if rests else (), begin, end)
+    return Tasks(problem, values, rests)
 
 
 def _ends_of_leaves(assembly: Assembly) -> dict[Node, int]:

@@ -23,7 +23,7 @@ from weft.lazy_dataclass import dataclass
 from weft.scheduler import memory
 
 MOST_TIME = 8.0
-"""The time that a walk may take with all it computes again, in times of all tasks."""
+"""The time that a walk may take with all it computes again, in times of all tasks and of a copy of each value."""
 
 TRIES = 8
 """Walks with other amounts of memory, where the layout of one takes more than there is."""
@@ -57,12 +57,15 @@ class Transfer:
 @dataclass(frozen=True)
 class Problem:
     """Tasks in order over values of so many bytes. `until[v]`: the last task before which value v can be made again,
-    since what that reads may be overwritten later. `transfers`: those of values that may be spilled."""
+    since what that reads may be overwritten later. `transfers`: those of values that may be spilled. The values `begin`
+    are in the slower pool before the first task, the values `end` have to be there after the last one."""
 
     tasks: tuple[Task, ...]
     nbytes: tuple[int, ...]
     until: tuple[int, ...]
     transfers: tuple[Transfer | None, ...] = ()
+    begin: frozenset[int] = frozenset()
+    end: frozenset[int] = frozenset()
 
     @cached_property
     def maker(self) -> dict[int, int]:
@@ -82,6 +85,12 @@ class Problem:
     def clock(self) -> tuple[float, ...]:
         """The time at which each task begins, and that at which all are done."""
         return tuple(accumulate((t.ns for t in self.tasks), initial=0.0))
+
+    @cached_property
+    def most_ns(self) -> float:
+        """The time that a walk may take, with all it computes again and copies."""
+        copies = sum([t.out_ns + t.back_ns for t in self.transfers if t is not None])
+        return MOST_TIME * (self.clock[-1] + copies)
 
     @cached_property
     def recomputable(self) -> tuple[int, ...]:
@@ -216,6 +225,11 @@ def _ever_less(problem: Problem, measure: Measure) -> list[tuple[Schedule, int]]
     return found
 
 
+def walks(problem: Problem, nbytes: int) -> bool:
+    """True where there is a walk in so much memory."""
+    return _walked(problem, nbytes) is not None
+
+
 def _walked(problem: Problem, nbytes: int) -> Schedule | None:
     walk = _Walk(problem, nbytes)
     return walk.schedule() if walk.run() else None
@@ -243,8 +257,10 @@ class _Walk:
 
     def run(self) -> bool:
         """Walk; False where the memory does not suffice."""
-        most = MOST_TIME * self.problem.clock[-1]
-        for k in range(len(self.problem.tasks)):
+        problem, most = self.problem, self.problem.most_ns
+        self.outside.update(problem.begin)
+        self.again_ns.update({v: self._recompute_ns(v) for v in problem.begin})
+        for k in range(len(problem.tasks)):
             self.at = k
             if not self._perform(k) or self.ns > most > 0:
                 return False
@@ -317,6 +333,9 @@ class _Walk:
                 continue
             if self.held.get(v) or self._next_use(v) is not None:
                 self._enter(v)
+            elif v in self.problem.end:
+                self._enter(v)
+                self._drop(v)
             else:
                 self.again_ns[v] = self._recompute_ns(v)
                 self.actions.append(Action(Kind.LEAVE, v))
@@ -332,10 +351,21 @@ class _Walk:
 
     def _drop(self, v: int) -> None:
         if v in self.there:
+            if v in self.problem.end:
+                self._put(v)
             del self.there[v]
             self.used -= self.problem.nbytes[v]
             self.again_ns[v] = self._recompute_ns(v)
             self.actions.append(Action(Kind.LEAVE, v))
+
+    def _put(self, v: int) -> None:
+        """Have the slower pool have a value."""
+        if v not in self.outside:
+            transfer = self.problem.transfers[v]
+            assert transfer is not None
+            self.outside.add(v)
+            self.ns += transfer.out_ns
+            self.actions.append(Action(Kind.OUT, v))
 
     def _back(self, v: int) -> None:
         transfer = self.problem.transfers[v]
@@ -385,7 +415,10 @@ class _Walk:
 
     def _recompute_ns(self, v: int) -> float:
         """About the time to make a value again, with those of what it is made from that are not there."""
-        k = self.problem.maker[v]
+        k = self.problem.maker.get(v)
+        if k is None:  # it was there before the first task
+            transfer = self.problem.transfers[v]
+            return 0.0 if transfer is None else transfer.back_ns
         reads: Iterable[int] = self.problem.tasks[k].reads
         gone = sum(self.again_ns.get(x, 0.0) for x in reads if x not in self.there)
         return self.problem.tasks[k].ns + gone
@@ -393,12 +426,9 @@ class _Walk:
     def _leave(self, left: Left) -> None:
         v = left.value
         if left.fate is Fate.SPILLED:
+            self._put(v)
             transfer = self.problem.transfers[v]
             assert transfer is not None
-            if v not in self.outside:
-                self.outside.add(v)
-                self.ns += transfer.out_ns
-                self.actions.append(Action(Kind.OUT, v))
             self.again_ns[v] = transfer.back_ns
         else:
             self.again_ns[v] = self._recompute_ns(v)

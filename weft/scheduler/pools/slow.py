@@ -11,11 +11,13 @@ import tempfile
 import time
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, cast
 
 from weft.backends import registry
 from weft.backends.links import links
 from weft.backends.protocol import Device, DeviceInfo
+from weft.backends.resting import Cell, RestingStorage, at_rest
+from weft.backends.storage import Storage
 from weft.errors import DeviceError
 from weft.scheduler.pools.schedule import Transfer
 
@@ -23,18 +25,6 @@ HOST = "cpu:0"
 
 TRIAL_BYTES = 4 << 20
 """The file by which the rate of files is measured."""
-
-
-class Cell(Protocol):
-    """Room for one value."""
-
-    def put(self, data: memoryview) -> None:
-        """Keep the bytes."""
-        ...
-
-    def get(self) -> memoryview:
-        """The bytes that were put."""
-        ...
 
 
 class _HostCell:
@@ -87,6 +77,12 @@ def reserve(info: DeviceInfo, sizes: Sequence[int]) -> list[Cell]:
         cells.append(_FileCell(file, offset, n))
         offset += n
     return cells
+
+
+def laid_to_rest(storages: Sequence[Storage]) -> list[RestingStorage]:
+    """The elements in the pool below that of their device, which all have. MemoryError where there is no room."""
+    cells = iter(reserve(storages[0].device.info, [s.nbytes for s in storages]) if storages else ())
+    return [at_rest(s, lambda _: next(cells)) for s in storages]
 
 
 def name(info: DeviceInfo) -> str:

@@ -6,6 +6,8 @@
     back      a'                 where b was, which nobody reads any more
     stretch   kernels 10, 11     reads a'
 
+State may rest in the slower pool between runs: it comes back before it is read, and its new value goes there.
+
 What lives across stretches has memory of its own, which values take turns with; all of it is there before the first
 stretch begins. What lives within one is in the workspace. Kernels are the programs of the whole plan, so the bits are,
 too.
@@ -14,9 +16,12 @@ too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
+from weft.backends.interrupts import shielded
 from weft.backends.protocol import Code, Commands, Device, Executable, Memory, Step
+from weft.backends.resting import Cell, CellMemory
 from weft.ir import graph
 from weft.ir.graph import Node
 from weft.lazy_dataclass import dataclass
@@ -29,6 +34,11 @@ from weft.scheduler.pools.again import Spec, Tasks, again, replace_specs
 from weft.scheduler.pools.schedule import Action, Kind, Schedule
 
 
+def cell_of(leaf: int) -> int:
+    """The number of the cell in which a leaf rests, which is its own inverse: below 0."""
+    return -1 - leaf
+
+
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """Kernels that run at one go. `reads` and `makes`: the values that are there before, and that stay after it."""
@@ -37,10 +47,16 @@ class Stretch:
     reads: tuple[Node, ...]
     makes: tuple[Node, ...]
 
+    def shares(self, over: Mapping[Node, Node]) -> list[Node]:
+        """The values that it makes over others which it reads."""
+        return [
+            self.makes[k] for k, i in self.made.job.state.items() if over.get(self.makes[k]) is self.reads[i]
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """A copy of a value to cell number `cell` of the slower pool."""
+    """A copy of a value to cell number `cell` of the slower pool; of a leaf that rests there, by `cell_of`."""
 
     node: Node
     cell: int
@@ -57,7 +73,8 @@ class Back:
 @dataclass(frozen=True, slots=True)
 class Split:
     """A plan in stretches. `room`: the slot of each value that lives across stretches; `cells`: the bytes of each value
-    in the slower pool; `replaces`: the outputs that take the memory of a leaf."""
+    in the slower pool; `replaces`: the outputs that take the memory of a leaf; `rests`: the leaves that rest in that
+    pool before and after."""
 
     made: Prepared
     items: tuple[Stretch | Out | Back, ...]
@@ -66,6 +83,7 @@ class Split:
     cells: tuple[int, ...]
     replaces: Mapping[int, int]
     workspace: int
+    rests: frozenset[int] = frozenset()
 
     def taken(self, allocated: Callable[[int], int]) -> int:
         """The bytes for results in new memory, for what lives across stretches, and for the workspace."""
@@ -80,9 +98,12 @@ def split(made: Prepared, found: Tasks, schedule: Schedule) -> Split | None:
     pieces, origins = _pieces(made, found, schedule.actions)
     specs = [s for p in pieces if isinstance(p, list) for s in p]
     whole = Assembly(replace_specs(made, specs, origins))
-    outputs, leaves = set(made.job.outputs), set(made.job.leaves)
+    resting = {found.values[v] for v in found.problem.end}
+    outputs, leaves = set(made.job.outputs) - resting, set(made.job.leaves)
     begin: dict[Node, int] = {}
     end: dict[Node, int] = {}
+    back: dict[int, Node] = {}
+    """What a resting leaf came back as last."""
     for at, p in enumerate(pieces):
         if isinstance(p, list):
             for s in p:
@@ -90,14 +111,20 @@ def split(made: Prepared, found: Tasks, schedule: Schedule) -> Split | None:
                 end.update(dict.fromkeys((*s.reads, *s.inplace.values()), at))
         elif isinstance(p, Back):
             begin[p.node] = at
+            back[p.cell] = p.node
         else:
             end[p.node] = at
     across = {n for n, at in begin.items() if n not in outputs and end.get(n, at) != at}
+    over = _over_what_came_back(made, found, whole, back)
     items: list[Stretch | Out | Back] = []
     for p in pieces:
-        items.append(_stretch(made, p, across | outputs | leaves, whole) if isinstance(p, list) else p)
-    room, slots = _slots([(n, begin[n], end[n]) for n in begin if n in across])
-    cells = {p.cell: nbytes(p.node) for p in pieces if isinstance(p, Out)}
+        if isinstance(p, list):
+            items.append(_stretch(made, p, across | outputs | leaves, whole, over))
+        else:
+            items.append(p)
+    shared = {n: over[n] for s in items if isinstance(s, Stretch) for n in s.shares(over)}
+    room, slots = _slots([(n, begin[n], end[n]) for n in begin if n in across], shared)
+    cells = {p.cell: nbytes(p.node) for p in pieces if isinstance(p, Out) and p.cell >= 0}
     work = 0
     for s in items:
         if isinstance(s, Stretch):
@@ -106,7 +133,23 @@ def split(made: Prepared, found: Tasks, schedule: Schedule) -> Split | None:
                 return None
             work = max(work, memory.plan(assembly.requests).nbytes)
     sizes = tuple([cells[k] for k in range(len(cells))])
-    return Split(made, tuple(items), room, slots, sizes, whole.replaces, work)
+    rests = frozenset(found.rests.values())
+    return Split(made, tuple(items), room, slots, sizes, whole.replaces, work, rests)
+
+
+def _over_what_came_back(
+    made: Prepared, found: Tasks, whole: Assembly, back: Mapping[int, Node]
+) -> dict[Node, Node]:
+    """The new values of state that a kernel may write over the old ones, where these came back."""
+    over: dict[Node, Node] = {}
+    for v in found.problem.end:
+        new, old = found.values[v], back.get(cell_of(found.rests[v]))
+        if old is None:
+            continue
+        k, last = whole.made[new], whole.last_read.get(old, -1)
+        if last < k or (last == k and whole.shares(k, new, old)):
+            over[new] = old
+    return over
 
 
 def _pieces(
@@ -116,7 +159,7 @@ def _pieces(
     now: dict[Node, Node] = {}
     ran: set[int] = set()
     there: set[int] = set()
-    cells: dict[int, int] = {}
+    cells = {v: cell_of(leaf) for v, leaf in found.rests.items()}
     pieces: list[list[Spec] | Out | Back] = []
     origins: list[Spec] = []
     for a in actions:
@@ -136,7 +179,8 @@ def _pieces(
                 there.update(found.problem.tasks[a.number].writes)
             case Kind.OUT:
                 n = found.values[a.number]
-                cells[a.number] = len(cells)
+                if a.number not in cells:
+                    cells[a.number] = sum(c >= 0 for c in cells.values())
                 pieces.append(Out(now.get(n, n), cells[a.number]))
             case Kind.BACK:
                 n = found.values[a.number]
@@ -146,20 +190,28 @@ def _pieces(
     return pieces, origins
 
 
-def _stretch(made: Prepared, specs: list[Spec], stay: set[Node], whole: Assembly) -> Stretch:
+def _stretch(
+    made: Prepared, specs: list[Spec], stay: set[Node], whole: Assembly, over: Mapping[Node, Node]
+) -> Stretch:
     """Kernels as a job of their own."""
     own = {n for s in specs for n in s.writes}
     reads = dict.fromkeys(n for s in specs for n in (*s.reads, *s.inplace.values()) if n not in own)
     makes = tuple([n for n in dict.fromkeys(n for s in specs for n in s.writes) if n in stay])
     number = {n: k for k, n in enumerate(reads)}
-    leaf_of = {made.job.outputs[o]: made.job.leaves[i] for o, i in whole.replaces.items()}
+    leaf_of = {made.job.outputs[o]: made.job.leaves[i] for o, i in whole.replaces.items()} | dict(over)
     state = {k: number[leaf_of[n]] for k, n in enumerate(makes) if n in leaf_of and leaf_of[n] in number}
     job = Job(makes, tuple(reads), (), state)
     return Stretch(replace(made, job=job, specs=tuple(specs), chosen=whole.chosen), tuple(reads), makes)
 
 
-def _slots(lives: Sequence[tuple[Node, int, int]]) -> tuple[dict[Node, int], tuple[int, ...]]:
-    """Memory for values that live from one item to another: the largest first, each in a slot that is free then."""
+def _slots(
+    lives: Sequence[tuple[Node, int, int]], shared: Mapping[Node, Node]
+) -> tuple[dict[Node, int], tuple[int, ...]]:
+    """Memory for values that live from one item to another: the largest first, each in a slot that is free then.
+    `shared`: those that are made over others, in their memory."""
+    until = {node: last for node, _, last in lives}
+    joined = {old: until[new] for new, old in shared.items()}
+    lives = [(n, first, max(last, joined.get(n, last))) for n, first, last in lives if n not in shared]
     room: dict[Node, int] = {}
     sizes: list[int] = []
     busy: list[list[tuple[int, int]]] = []
@@ -171,6 +223,7 @@ def _slots(lives: Sequence[tuple[Node, int, int]]) -> tuple[dict[Node, int], tup
             busy.append([])
         busy[k].append((first, last))
         room[node] = k
+    room.update({new: room[old] for new, old in shared.items()})
     return room, tuple(sizes)
 
 
@@ -194,12 +247,17 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A copy of the first bytes at a place of the table to or from a cell."""
+    """A copy of the first bytes at a place of the table to or from a cell, one of its own or that of a resting leaf."""
 
     place: int
     cell: int
     nbytes: int
     out: bool
+
+    @property
+    def updates(self) -> bool:
+        """True where it changes a leaf."""
+        return self.out and self.cell < 0
 
 
 class Spilling:
@@ -233,10 +291,18 @@ class Spilling:
         cells = slow.reserve(device.info, self._cells)
         table = [*memories, *[device.allocate(n) for n in self._slots]]
         self._workspace.run([], (), queue)  # which is kept for the stretches
-        for item in self._items:
-            if isinstance(item, _Run):
+        with ExitStack() as whole:
+            for item in self._items:
                 if not item.updates or self.started != self.finished:
-                    item.run(table, queue, times)
+                    self._do(item, table, cells, queue, times)
+                    continue
+                whole.enter_context(
+                    shielded((memories[0],) * 2)
+                )  # what has begun to change goes on to the end
+                if isinstance(item, _Copy):
+                    data = device.read(table[item.place], item.nbytes, 0, queue)
+                    self.started = self.finished + 1
+                    self._cell(item, table, cells).put(data)
                     continue
                 inner, self.started = item.executable.started, self.finished + 1
                 try:
@@ -245,11 +311,30 @@ class Spilling:
                     if item.executable.started == inner:  # nothing has been changed
                         self.started = self.finished
                     raise
-            elif item.out:
-                cells[item.cell].put(device.read(table[item.place], item.nbytes, 0, queue))
-            else:
-                device.write(table[item.place], cells[item.cell].get(), 0, queue)
-        self.started = self.finished = self.finished + 1
+            self.started = self.finished = self.finished + 1
+
+    def _do(
+        self,
+        item: _Run | _Copy,
+        table: Sequence[Memory],
+        cells: Sequence[Cell],
+        queue: int,
+        times: list[int] | None,
+    ) -> None:
+        if isinstance(item, _Run):
+            item.run(table, queue, times)
+        elif item.out:
+            data = self._device.read(table[item.place], item.nbytes, 0, queue)
+            self._cell(item, table, cells).put(data)
+        else:
+            self._device.write(table[item.place], self._cell(item, table, cells).get(), 0, queue)
+
+    def _cell(self, copy: _Copy, table: Sequence[Memory], cells: Sequence[Cell]) -> Cell:
+        if copy.cell >= 0:
+            return cells[copy.cell]
+        given = table[cell_of(copy.cell)]
+        assert isinstance(given, CellMemory)
+        return given.cell
 
 
 def plan_of(found: Split) -> Plan:
@@ -269,7 +354,9 @@ def plan_of(found: Split) -> Plan:
         if isinstance(item, Stretch):
             plan = assembled(item.made).plan({})
             given = tuple([place[n] for n in (*item.reads, *item.makes)])
-            updates = any(made.get(n) in found.replaces for n in item.makes)
+            updates = any(
+                found.replaces.get(made.get(n, -1), -1) not in (-1, *found.rests) for n in item.makes
+            )
             items.append(_Run(plan.executable, given, plan.constants, updates))
             codes.update(dict.fromkeys(plan.codes))
             infos += plan.steps

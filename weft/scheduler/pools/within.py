@@ -9,12 +9,13 @@ import math
 import threading
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
+from weft import settings
 from weft.backends import registry
-from weft.backends.protocol import Device, Memory, Rounder
+from weft.backends.protocol import Device, Memory, Rounder, WorkspaceKeeper
 from weft.backends.storage import Storage
 from weft.errors import MemoryPlanError
 from weft.ir import numerics
@@ -27,8 +28,21 @@ from weft.scheduler.loops import nbytes
 from weft.scheduler.plan import Plan, Within
 from weft.scheduler.pools import again, slow
 from weft.scheduler.pools.order import reordered
-from weft.scheduler.pools.schedule import Fate, Kind, Left, Schedule, fates, least, within
+from weft.scheduler.pools.schedule import (
+    Fate,
+    Kind,
+    Left,
+    Measure,
+    Problem,
+    Schedule,
+    Transfer,
+    fates,
+    least,
+    walks,
+    within,
+)
 from weft.scheduler.pools.spilling import plan_of, split
+from weft.scheduler.pools.verify import verify_split
 from weft.scheduler.signature import Key, Signature, snapshot
 
 GRAPHS_KEPT = 64
@@ -59,12 +73,14 @@ Replaces: TypeAlias = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A plan that takes `nbytes` for results and workspace, was made for `room`, and takes about `ns`."""
+    """A plan that takes `nbytes` for results, workspace and movable state in memory, was made for `room`, and takes
+    about `ns`. `rests`: the leaves that rest in the slower pool before it runs, and after."""
 
     plan: Plan
     nbytes: int
     room: int
     ns: float
+    rests: frozenset[int] = frozenset()
 
     def serves(self, room: int) -> bool:
         """True where it fits, and no other plan is expected to be faster."""
@@ -72,13 +88,27 @@ class Fitted:
 
 
 _lock = forkable(threading.RLock())
-_fitted: OrderedDict[tuple[Device, Key, Replaces], list[Fitted]] = OrderedDict()
+_fitted: OrderedDict[tuple[Device, Key, Replaces, tuple[int, ...]], list[Fitted]] = OrderedDict()
 
 
-def fitting(sig: Signature, device: Device, replaces: Replaces, room: int) -> Fitted | int:
-    """The plan of a graph whose results and workspace take at most `room` bytes; the least that would do, where that
-    is more. `replaces`: the outputs that take a leaf's memory."""
-    key = device, sig.key, replaces
+@dataclass(frozen=True, slots=True)
+class State:
+    """Leaves, by number, whose memory nobody but who runs the plan can see, and which it replaces: they may rest in the
+    slower pool between runs. `nbytes`: what those take that are in memory now."""
+
+    leaves: tuple[int, ...] = ()
+    nbytes: int = 0
+
+
+NO_STATE = State()
+
+
+def fitting(
+    sig: Signature, device: Device, replaces: Replaces, room: int, movable: tuple[int, ...] = ()
+) -> Fitted | int:
+    """The plan of a graph whose results, workspace and `movable` leaves take at most `room` bytes; the least that would
+    do, where that is more. `replaces`: the outputs that take a leaf's memory."""
+    key = device, sig.key, replaces, movable
     with _lock:
         known = _fitted.setdefault(key, [])
         _fitted.move_to_end(key)
@@ -88,44 +118,170 @@ def fitting(sig: Signature, device: Device, replaces: Replaces, room: int) -> Fi
         if found is not None:
             return found
         with not_collected(), numerics.switched(sig.key.pinned):
-            made = _built(sig, device, replaces, room)
+            made = _built(sig, device, replaces, room, movable)
         if isinstance(made, Fitted):
             known.append(made)
             del known[:-PLANS_KEPT]
         return made
 
 
-def _built(sig: Signature, device: Device, replaces: Replaces, room: int) -> Fitted | int:
+def _built(
+    sig: Signature, device: Device, replaces: Replaces, room: int, movable: tuple[int, ...]
+) -> Fitted | int:
     own = snapshot(sig)
     given = prepared(Job(own.outputs, own.leaves, sig.variables, dict(replaces)), device)
-    if _taken(given, device) <= room:
-        return Fitted(assembled(given).plan({}), _taken(given, device), room, 0.0)
+    state = sum([allocated(device, nbytes(own.leaves[i])) for i in movable])
+    taken = _taken(given, device) + state
+    if taken <= room:
+        return Fitted(assembled(given).plan({}), taken, room, 0.0)
     made = reordered(given)
-    found = again.tasks(made)
-    problem, fixed = found.problem, results_bytes(made, device)
+    options = _Options(
+        made, device, room, {i: o for i, o in again.movable(made).items() if i in movable}, state
+    )
+    found = options.best()
+    return options.least() if found is None else _fitted_by(found, given, made, device, room)
 
-    def measure(schedule: Schedule) -> int:
-        if not schedule.spills:
-            return _taken(again.repeated(made, found, schedule), device)
-        pieces = split(made, found, schedule)
-        return NEVER if pieces is None else pieces.taken(lambda n: allocated(device, n))
 
-    schedule = within(problem, room, fixed, measure)
-    if schedule is None or schedule.ns > WORTH_A_COPY * problem.clock[-1]:
-        transfers = tuple([slow.transfer(device, nbytes(n)) for n in found.values])
-        spilling = replace(problem, transfers=transfers)
-        options = [s for s in (schedule, within(spilling, room, fixed, measure)) if s is not None]
-        if not options:
-            return min(least(problem, measure), least(spilling, measure))
-        schedule = min(options, key=lambda s: s.ns)
-    taken = measure(schedule)
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """A schedule, for the tasks of a job, that takes so many bytes with movable state that stays in memory. `usual_ns`:
+    the time of all tasks where nothing leaves."""
+
+    tasks: again.Tasks
+    schedule: Schedule
+    taken: int
+    usual_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """The ways in which a job may keep within `room`: with more or less state at rest, computing again or spilling.
+    `movable`: the leaves that may rest, each with the output that replaces it; `state`: the bytes of those that may be
+    in memory, whether they may rest in this plan or not."""
+
+    made: Prepared
+    device: Device
+    room: int
+    movable: Mapping[int, int]
+    state: int
+
+    def best(self) -> _Option | None:
+        """The quickest of those that keep within the room; None where there is none. State moves where the rest has to
+        be computed again or copied without."""
+        first = self._quicker(0)
+        if not self.movable or (first is not None and first.schedule.ns <= WORTH_A_COPY * first.usual_ns):
+            return first
+        order = self._order()
+        some, enough = self._fewest(order, False), self._fewest(order, True)
+        found = [first, self._quicker(enough, order)]
+        while some < enough:
+            found.append(self._quicker(some, order))
+            if found[-1] is not None:
+                break
+            some *= 2
+        if all(o is None for o in found):
+            found.append(self._quicker(len(order), order))
+        return min([o for o in found if o is not None], key=lambda o: o.schedule.ns, default=None)
+
+    def least(self) -> int:
+        """The least room for which there is an option."""
+        found: list[int] = []
+        order = sorted(self.movable)
+        for count in {0, len(order)}:
+            tasks, rest = self._tasks(count, order)
+            for problem in (tasks.problem, self._spilling(tasks)):
+                found.append(least(problem, self._measure(tasks)) + rest)
+        return min(found)
+
+    def _order(self) -> list[int]:
+        """The leaves that may rest: first those that free most for the longest, for the time that copies take."""
+        tasks = again.tasks(self.made, self.movable, self._transfer)
+        clock, uses = tasks.problem.clock, tasks.problem.uses
+        used: dict[int, list[int]] = {}
+        cost: dict[int, float] = {}
+        freed: dict[int, int] = {}
+        for v, leaf in tasks.rests.items():
+            transfer = tasks.problem.transfers[v]
+            assert transfer is not None
+            used.setdefault(leaf, []).extend(uses[v])
+            if v in tasks.problem.end:
+                used[leaf].append(tasks.problem.maker[v])
+            cost[leaf] = cost.get(leaf, 0.0) + (
+                transfer.back_ns if v in tasks.problem.begin else transfer.out_ns
+            )
+            freed[leaf] = tasks.problem.nbytes[v]
+
+        def score(leaf: int) -> float:
+            there = clock[max(used[leaf]) + 1] - clock[min(used[leaf])]
+            return freed[leaf] * (clock[-1] - there) / max(cost[leaf], 1.0)
+
+        return sorted(used, key=lambda leaf: (-score(leaf), leaf))
+
+    def _fewest(self, order: Sequence[int], keeps: bool) -> int:
+        """The fewest leaves at rest with which there seems to be room, where everything else is kept or not."""
+        low, high = 1, len(order)
+        while low < high:
+            count = (low + high) // 2
+            tasks, rest = self._tasks(count, order)
+            room = self.room - rest - results_bytes(self.made, self.device)
+            if tasks.problem.peak <= room if keeps else walks(self._spilling(tasks), room):
+                high = count
+            else:
+                low = count + 1
+        return low
+
+    def _tasks(self, count: int, order: Sequence[int]) -> tuple[again.Tasks, int]:
+        """The tasks with the first leaves of the order at rest, and the bytes of state that stays."""
+        first = sorted(order[:count])
+        resting = {i: self.movable[i] for i in first}
+        tasks = again.tasks(self.made, resting, self._transfer)
+        moved = sum([allocated(self.device, nbytes(self.made.job.leaves[i])) for i in resting])
+        return tasks, self.state - moved
+
+    def _quicker(self, count: int, order: Sequence[int] = ()) -> _Option | None:
+        """The quicker way with so many leaves at rest: computing again alone, or spilling too."""
+        tasks, rest = self._tasks(count, order)
+        measure, fixed = self._measure(tasks), results_bytes(self.made, self.device)
+        usual = tasks.problem.clock[-1]
+        found = within(tasks.problem, self.room - rest, fixed, measure)
+        if found is None or found.ns > WORTH_A_COPY * usual:
+            options = [found, within(self._spilling(tasks), self.room - rest, fixed, measure)]
+            found = min([s for s in options if s is not None], key=lambda s: s.ns, default=None)
+        return None if found is None else _Option(tasks, found, measure(found) + rest, usual)
+
+    def _spilling(self, tasks: again.Tasks) -> Problem:
+        """The tasks, whose values may all go to the slower pool."""
+        return replace(tasks.problem, transfers=tuple([self._transfer(nbytes(n)) for n in tasks.values]))
+
+    def _transfer(self, size: int) -> Transfer:
+        return slow.transfer(self.device, size)
+
+    def _measure(self, tasks: again.Tasks) -> Measure:
+        def measure(schedule: Schedule) -> int:
+            if not schedule.spills:
+                return _taken(again.repeated(self.made, tasks, schedule), self.device)
+            pieces = split(self.made, tasks, schedule)
+            return NEVER if pieces is None else pieces.taken(lambda n: allocated(self.device, n))
+
+        return measure
+
+
+def _fitted_by(found: _Option, given: Prepared, made: Prepared, device: Device, room: int) -> Fitted:
+    """The plan by an option. `given`: the job with its kernels in their own order."""
+    tasks, schedule = found.tasks, found.schedule
     number = {id(s): k for k, s in enumerate(given.specs)}
     ran = [number[id(made.specs[a.number])] for a in schedule.actions if a.kind is Kind.RUN]
-    left = [(repr(found.values[x.value]), x) for x in fates(schedule)]
-    notes = lines(left, room, taken, schedule.ns / problem.clock[-1], slow.name(device.info))
-    pieces = split(made, found, schedule) if schedule.spills else None
-    plan = plan_of(pieces) if pieces else assembled(again.repeated(made, found, schedule)).plan({})
-    return Fitted(replace(plan, within=Within(tuple(ran), notes)), taken, room, schedule.ns)
+    left = [(repr(tasks.values[x.value]), x) for x in fates(schedule)]
+    pool = slow.name(device.info)
+    notes = lines(left, room, found.taken, schedule.ns / found.usual_ns, pool) + state_lines(
+        tasks, schedule, pool
+    )
+    pieces = split(made, tasks, schedule) if schedule.spills else None
+    if pieces is not None and settings.verify():
+        verify_split(pieces)
+    plan = plan_of(pieces) if pieces else assembled(again.repeated(made, tasks, schedule)).plan({})
+    rests = frozenset(tasks.rests.values())
+    return Fitted(replace(plan, within=Within(tuple(ran), notes)), found.taken, room, schedule.ns, rests)
 
 
 def results_bytes(made: Prepared, device: Device) -> int:
@@ -160,19 +316,24 @@ def attempted(
     refused: MemoryPlanError,
     start: Callable[[Fitted], R],
     more: int = 0,
+    state: State = NO_STATE,
 ) -> R:
-    """The result of `start` for the plan of a graph within the memory that is left, and `more` that it has already;
-    where the pool gives less than it seems to have, for a smaller one. MemoryPlanError where there is none."""
+    """The result of `start` for the plan of a graph within the memory that is left, `more` that it has already, and
+    that of `state`; where the pool gives less than it seems to have, for a smaller one. MemoryPlanError where there is
+    none."""
     if sig.variables:
         raise refused  # whose values say how much memory it takes
     slack = 0
     for _ in range(ATTEMPTS):
-        _let_go(refused)
-        room = room_on(device) + more - slack
-        found = fitting(sig, device, replaces, room)
+        let_go(refused)
+        if isinstance(device, WorkspaceKeeper):
+            device.give_up_workspace()
+        room = room_on(device) + more + state.nbytes - slack
+        found = fitting(sig, device, replaces, room, state.leaves)
         if not isinstance(found, Fitted):
-            raise MemoryPlanError(f"{refused.message}. {remedy(device, found - more, sig)}") from refused
-        if found.plan.within is None and not slack:
+            text = remedy(device, found - more - state.nbytes, sig, state)
+            raise MemoryPlanError(f"{refused.message}. {text}") from refused
+        if found.plan.within is None and not slack and not state.leaves:
             raise refused  # it is not for want of memory
         try:
             return start(found)
@@ -191,7 +352,7 @@ def _idle(device: Device) -> int:
     return device.idle_bytes() if isinstance(device, Rounder) else 0
 
 
-def _let_go(error: BaseException) -> None:
+def let_go(error: BaseException) -> None:
     """Forget the local variables of what has failed: memory for results, the workspace of before."""
     at: BaseException | None = error
     while at is not None:
@@ -199,11 +360,13 @@ def _let_go(error: BaseException) -> None:
         at = at.__cause__  # not its context, which may be the caller's own
 
 
-def remedy(device: Device, needed: int, sig: Signature) -> str:
-    """The limit that would do, and how many devices would; what the graph reads stays in memory in any case."""
+def remedy(device: Device, needed: int, sig: Signature, state: State = NO_STATE) -> str:
+    """The limit that would do, and how many devices would; what the graph reads, but for `state`, stays in memory in
+    any case."""
     limit = registry.memory_limit(device)
     used = device.used_bytes() + _idle(device)
-    stays = min(sum(map(nbytes, sig.leaves)), used)
+    moves = set(state.leaves)
+    stays = min(sum([nbytes(n) for i, n in enumerate(sig.leaves) if i not in moves]), used)
     devices = math.ceil((used + needed) / max(limit, 1))
     return (
         f"With values computed again where they are read, {needed:,} bytes would do: a limit of {used + needed:,} for "
@@ -221,6 +384,25 @@ def lines(
         f"{100 * (longer - 1):.0f} % longer"
     )
     return (head, *[_line(name, x, pool) for name, x in left])
+
+
+def state_lines(tasks: again.Tasks, schedule: Schedule, pool: str) -> tuple[str, ...]:
+    """What rests in the slower pool between runs, and what moving it takes."""
+    problem = tasks.problem
+    if not tasks.rests:
+        return ()
+    moved, ns = 0, 0.0
+    for a in schedule.actions:
+        transfer = problem.transfers[a.number] if a.kind in (Kind.OUT, Kind.BACK) else None
+        if transfer is not None and a.number in tasks.rests:
+            moved += problem.nbytes[a.number]
+            ns += transfer.out_ns if a.kind is Kind.OUT else transfer.back_ns
+    size = sum([problem.nbytes[v] for v in problem.begin])
+    head = (
+        f"{len(problem.begin)} tensors of state rest in {pool} between runs, {size:,} bytes in all; {moved:,} bytes "
+        f"are copied in a run, in about {ns / 1e3:,.1f} us"
+    )
+    return (head, *[f"    {tasks.values[v]!r}: {problem.nbytes[v]:,} bytes" for v in sorted(problem.begin)])
 
 
 def _line(name: str, x: Left, pool: str) -> str:
