@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 import weft
 import weft.nn.functional as F
 from weft import Tensor
+from weft.scheduler import families, realize
+from weft.scheduler.basic import beside, tiers
 from weft.testing.reference import evaluate
 from weft.testing.strategies import choice
 from weft.testing.tolerance import allowed, difference
@@ -100,8 +103,26 @@ def build(steps: Sequence[str], end: str, x: Tensor, w: Tensor, s: int, c: float
     return ENDS[end](a)
 
 
+@pytest.fixture(params=["final plans", "basic plans"])
+def basic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> bool:
+    """True where graphs run on basic plans, whatever these lack, for one size and for all."""
+    if request.param == "final plans":
+        return False
+    monkeypatch.setenv("WEFT_TIERS", "1")
+    monkeypatch.setenv("WEFT_VERIFY", "0")
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tiers, "MISSING_SHARE", 1e-6)
+    monkeypatch.setattr(beside, "ask", lambda task, done: True)
+    monkeypatch.setattr(tiers, "PATIENCE", 1e9)
+    for table in (realize._plans, families._families, families._met):
+        table.clear()
+    return True
+
+
 @pytest.mark.parametrize(("device", "examples"), [("cpu:0", 30), ("dummy:0", 5)])
-def test_every_size_and_number_is_right(device: str, examples: int) -> None:
+def test_every_size_and_number_is_right(device: str, examples: int, basic: bool) -> None:
+    if basic and device != "cpu:0":
+        pytest.skip("only cpu has basic plans")
     rng = np.random.default_rng(5)
     matrix = rng.standard_normal((WIDTH, WIDTH)).astype(np.float32) * 0.4
     arrays = [rng.standard_normal((n, WIDTH)).astype(np.float32) for n, _, _ in RUNS]
