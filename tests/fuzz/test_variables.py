@@ -309,4 +309,4 @@ def test_places_are_right_or_refused(device: str, examples: int, way: str) -> No
 
     with weft.device(device):
         compare()
-    assert refused > 3
+    assert refused > 1

@@ -8,7 +8,6 @@ Which nodes a walk makes follows from the ops and attributes of the tape, from w
 rules (see `_fact`), and from modes: all that is the key. Where forms are verified, both are made, and must be the same
 nodes. What runs a user's own code is walked each time.
 """
-# Tests: tests/autograd/test_repeated.py
 
 from __future__ import annotations
 
@@ -161,8 +160,9 @@ def _recorded(nodes: Sequence[Node], seed: Value, targets: Sequence[Value], foun
 def _described(
     seed: Value, targets: Sequence[Value], order: Sequence[Value], nodes: list[Node]
 ) -> list[Any] | None:
-    """What a walk over the tape looks at, and in `nodes` the nodes that its gradients are made of; None where it may
-    look at more. A value stands for its place, counted down from -1, where it is met again, a node for its number."""
+    """The things that a walk over the tape looks at, and in `nodes` the nodes that its gradients are made of; None
+    where it may look at more. A value stands for its place, counted down from -1, where it is met again, a node for its
+    number."""
     numbers: dict[Node, int] = {}
     places: dict[Value, int] = {}
     try:
@@ -198,7 +198,7 @@ _BUFFER = Op.BUFFER
 
 
 def _fact(node: Node, numbers: dict[Node, int], nodes: list[Node]) -> Any:
-    """What rules look at of a node, the first time that it is met; then its number."""
+    """The facts that rules look at of a node, the first time that it is met; then its number."""
     found = numbers.get(node)
     if found is not None:
         return found

@@ -191,7 +191,7 @@ def _grown() -> None:
 
 
 _forgetting: list[Callable[[], object]] = []
-"""Who keeps things by the names of devices, and forgets them with these."""
+"""All who keep things by the names of devices, and forget them with these."""
 
 
 def watch_forgetting(watcher: Callable[[], object]) -> None:

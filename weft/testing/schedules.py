@@ -8,11 +8,14 @@ what the kernel computed (up to the order of floating-point additions). What is 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
+import numpy as np
 from hypothesis import strategies as st
 
-from weft.ir.kernel.algorithm import readers, reads
+from weft.ir import expr as ex
+from weft.ir.kernel.algorithm import ItemValue, readers, reads
 from weft.ir.kernel.schedule import Kernel, initial
 from weft.ir.kernel.transforms.across import Across
 from weft.ir.kernel.transforms.arguments import items, loops, values
@@ -42,6 +45,7 @@ from weft.ir.kernel.transforms.tensorize import Tensorize
 from weft.ir.kernel.transforms.trim import Trim
 from weft.ir.kernel.transforms.window import Window
 from weft.ir.loops import LoopKind
+from weft.ir.ops import Op
 from weft.testing.kernels import CASES, Case, byte_sums
 
 T = TypeVar("T")
@@ -64,6 +68,20 @@ def picked_by(draw: Draw) -> Pick:
     return pick
 
 
+def _with_offset() -> Case:
+    """Matrix products with 0.5 added to each element of the second factor."""
+    case = CASES["matmul"]
+    value, *rest = case.algorithm.items
+    assert isinstance(value, ItemValue)
+    x, y = reads(value)
+    offset = ex.call(Op.ADD, y, ex.const(y.dtype, 0.5))
+    items = (replace(value, expr=ex.call(Op.MUL, x, offset)), *rest)
+    return Case(
+        replace(case.algorithm, items=items),
+        lambda arrays: case.reference({**arrays, y.source: arrays[y.source] + np.float32(0.5)}),
+    )
+
+
 def starts() -> dict[str, tuple[Case, Kernel]]:
     """Kernels to begin with: the initial ones, and some in which transforms apply that random steps seldom prepare."""
     softmax, matmul = (initial(CASES[name].algorithm) for name in ("softmax", "matmul"))
@@ -71,6 +89,7 @@ def starts() -> dict[str, tuple[Case, Kernel]]:
     rows = run(softmax, Permute("top", ("j", "i")))
     panels = run(matmul, *(Stage("c", load, f"panel_{load.source}") for load in reads(values(matmul)[0])))
     threads = run(panels, Bind("i", LoopKind.THREAD), Unroll("j"))
+    offset_case = _with_offset()
     byte_case = byte_sums(2, 1, 1, 2, 4)
     lanes = run(initial(byte_case.algorithm), Permute("dot", ("i", "r2", "k", "l")), Vectorize("l"))
     return {
@@ -78,6 +97,7 @@ def starts() -> dict[str, tuple[Case, Kernel]]:
         "softmax with weights": (CASES["softmax"], weights),
         "softmax by columns": (CASES["softmax"], rows),
         "matmul in threads": (CASES["matmul"], threads),
+        "matmul with an offset": (offset_case, initial(offset_case.algorithm)),
         "products of bytes in lanes": (byte_case, lanes),
     }
 

@@ -382,7 +382,7 @@ def living() -> list[CompiledFunction[..., Any]]:
 
 
 def _forget() -> None:
-    """What was recorded may name devices that are gone."""
+    """Recordings may name devices that are gone."""
     for function in living():
         function.forget()
 

@@ -61,7 +61,7 @@ DRAW_BYTES = 12
 """The bytes by which a run is told of random numbers: two words of a key, and the first counter."""
 
 AT_REST = MemoryPlanError("the state of this function rests in a slower pool, and there is no room for it")
-"""Why a plan that keeps all values is not tried."""
+"""The refusal for which a plan that keeps all values is not tried."""
 
 
 class PlanReplay(Replay):

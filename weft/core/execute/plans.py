@@ -119,7 +119,7 @@ def laid_to_rest(storages: Sequence[Storage]) -> list[RestingStorage]:
 
 
 def bytes_at(memory: Memory, device: Device) -> memoryview:
-    """What is in memory of a device, or in the cell that stands for it."""
+    """The value in memory of a device, or in the cell that stands for it."""
     return memory.cell.get() if isinstance(memory, CellMemory) else device.read(memory, memory.nbytes)
 
 

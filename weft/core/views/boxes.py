@@ -6,7 +6,6 @@ at all of them.
 A box is kept on the axis of which it takes the least part, in one or two cells of 2^n positions: the least that are
 as long as it is.
 """
-# Tests: tests/core/views/test_boxes.py
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Elements:
     members: list[ref[Tensor]]
     full: int = 8
     boxes: Boxes[ref[Tensor]] | None = None
-    """Where each of the first of them looks, once they are many and that is asked for."""
+    """The places at which each of the first of them looks, once they are many and that is asked for."""
     placed: int = 0
     """The number of them that are there."""
 

@@ -103,7 +103,7 @@ def split(made: Prepared, found: Tasks, schedule: Schedule) -> Split | None:
     begin: dict[Node, int] = {}
     end: dict[Node, int] = {}
     back: dict[int, Node] = {}
-    """What a resting leaf came back as last."""
+    """The value as which a resting leaf came back last."""
     for at, p in enumerate(pieces):
         if isinstance(p, list):
             for s in p:

@@ -387,7 +387,7 @@ def lines(
 
 
 def state_lines(tasks: again.Tasks, schedule: Schedule, pool: str) -> tuple[str, ...]:
-    """What rests in the slower pool between runs, and what moving it takes."""
+    """The state that rests in the slower pool between runs, and what moving it takes."""
     problem = tasks.problem
     if not tasks.rests:
         return ()
