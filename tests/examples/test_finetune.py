@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import weft
+from weft.backends import registry
 from weft.errors import MemoryPlanError
 from weft.models.qwen3 import Qwen3Config
 
@@ -21,7 +23,9 @@ WORDS = "the wise in heart will receive commandments " * 20
 
 
 def test_a_run_learns_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    whole = finetune.Run.start(TINY, WORDS, SHAPE)
+    gc.collect()
+    tiny = replace(TINY, memory=TINY.memory + registry.open_device("cpu:0").used_bytes())
+    whole = finetune.Run.start(tiny, WORDS, SHAPE)
     base = {k: t.numpy() for k, t in whole.model.state_dict().items() if "lora" not in k}
     whole.train(tmp_path / "whole.safetensors")
     assert np.mean(whole.losses[-4:]) < np.mean(whole.losses[:4]) - 0.1
@@ -29,14 +33,14 @@ def test_a_run_learns_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
         if "lora" not in k:
             np.testing.assert_array_equal(t.numpy(), base[k])
     stopped = tmp_path / "stopped.safetensors"
-    finetune.Run.start(TINY, WORDS, SHAPE).train(stopped, until=19)  # saved at 16: three steps are lost
-    again = finetune.Run.resume(stopped, TINY, WORDS, SHAPE)
+    finetune.Run.start(tiny, WORDS, SHAPE).train(stopped, until=19)  # saved at 16: three steps are lost
+    again = finetune.Run.resume(stopped, tiny, WORDS, SHAPE)
     assert len(again.losses) == 16
     again.train(stopped)
     assert again.losses == whole.losses
     assert again.write("the ", 8) == whole.write("the ", 8)
     with pytest.raises(SystemExit, match="other settings"):
-        finetune.Run.resume(stopped, replace(TINY, rank=2), WORDS, SHAPE)
+        finetune.Run.resume(stopped, replace(tiny, rank=2), WORDS, SHAPE)
 
 
 def test_a_limit_holds() -> None:

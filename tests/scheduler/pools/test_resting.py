@@ -262,10 +262,11 @@ def test_the_state_of_the_cpu_rests_in_a_file(monkeypatch: pytest.MonkeyPatch) -
     found = Training("cpu:0", width=256).run(4, rows=256)
     device: Any = registry.open_device("cpu:0")
     device._workspace = None
+    gc.collect()
     least = found.lowest(256)
     for _ in range(3):
         x = found.batch(256)
-        with weft.memory_limit(least + (1 << 19), "cpu:0"):
+        with weft.memory_limit(least + (1 << 20), "cpu:0"):
             found.losses.append(found.step(x).item())
     assert found.resting
     assert found.bits == want
