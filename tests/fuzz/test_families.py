@@ -103,11 +103,9 @@ def build(steps: Sequence[str], end: str, x: Tensor, w: Tensor, s: int, c: float
     return ENDS[end](a)
 
 
-@pytest.fixture(params=["final plans", "basic plans"])
-def basic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> bool:
-    """True where graphs run on basic plans, whatever these lack, for one size and for all."""
-    if request.param == "final plans":
-        return False
+@pytest.fixture
+def on_basic_plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Graphs run on basic plans, whatever these lack, for one size and for all."""
     monkeypatch.setenv("WEFT_TIERS", "1")
     monkeypatch.setenv("WEFT_VERIFY", "0")
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
@@ -116,13 +114,19 @@ def basic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(tiers, "PATIENCE", 1e9)
     for table in (realize._plans, families._families, families._met):
         table.clear()
-    return True
 
 
 @pytest.mark.parametrize(("device", "examples"), [("cpu:0", 30), ("dummy:0", 5)])
-def test_every_size_and_number_is_right(device: str, examples: int, basic: bool) -> None:
-    if basic and device != "cpu:0":
-        pytest.skip("only cpu has basic plans")
+def test_every_size_and_number_is_right(device: str, examples: int) -> None:
+    check(device, examples)
+
+
+@pytest.mark.usefixtures("on_basic_plans")
+def test_every_size_and_number_is_right_on_basic_plans() -> None:
+    check("cpu:0", 30)
+
+
+def check(device: str, examples: int) -> None:
     rng = np.random.default_rng(5)
     matrix = rng.standard_normal((WIDTH, WIDTH)).astype(np.float32) * 0.4
     arrays = [rng.standard_normal((n, WIDTH)).astype(np.float32) for n, _, _ in RUNS]

@@ -265,6 +265,8 @@ def written(x: Tensor, where: Any, way: str) -> Tensor:
 def test_places_are_right_or_refused(device: str, examples: int, way: str) -> None:
     a = np.random.default_rng(4).standard_normal(SHAPE).astype(np.float32)
     refused = 0
+    if way == "through a view":  # keys with lists are left out
+        examples *= 3
 
     @settings(
         max_examples=EXAMPLES or examples, derandomize=not EXAMPLES, deadline=None, print_blob=True,
@@ -309,4 +311,4 @@ def test_places_are_right_or_refused(device: str, examples: int, way: str) -> No
 
     with weft.device(device):
         compare()
-    assert refused > 1
+    assert refused > 3

@@ -234,6 +234,10 @@ def test_a_plan_for_all_sizes_that_fails_beside_is_built_here(asked: Asked) -> N
         families_model(6 + k)[0].realize()
     (_, done), *_ = [x for x in asked.tasks if x[0].variables]
     done(False)
+    new = plan_of(families_model(23)[0])
+    assert not any(s.name.startswith("basic_") for s in new.steps), (
+        "sizes all different do not wait for one that comes back"
+    )
     y, expected = families_model(9)
     np.testing.assert_allclose(y.numpy(), expected, rtol=1e-4, atol=1e-5)
     assert not any(s.name.startswith("basic_") for s in plan_of(families_model(9)[0]).steps)

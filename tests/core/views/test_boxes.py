@@ -141,4 +141,4 @@ def test_a_write_does_not_look_at_all_views(look: Callable[[Any], Sequence[Any]]
         return taken
 
     seconds(50)
-    assert min(seconds(800), seconds(800)) < 16 * min(seconds(100), seconds(100)) + 0.3
+    assert min(seconds(800), seconds(800)) < 16 * min(seconds(100), seconds(100)) + 0.1

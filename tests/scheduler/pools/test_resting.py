@@ -266,7 +266,7 @@ def test_the_state_of_the_cpu_rests_in_a_file(monkeypatch: pytest.MonkeyPatch) -
     least = found.lowest(256)
     for _ in range(3):
         x = found.batch(256)
-        with weft.memory_limit(least + (1 << 20), "cpu:0"):
+        with weft.memory_limit(least + (1 << 19), "cpu:0"):
             found.losses.append(found.step(x).item())
     assert found.resting
     assert found.bits == want
