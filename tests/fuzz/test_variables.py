@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, example, given, note, settings
 from hypothesis import strategies as st
 
 import weft
@@ -225,6 +225,9 @@ NUMBERS: tuple[Callable[[Any, Any], Any], ...] = (
 )
 """Where something is, by two numbers; never below 0."""
 SHAPE = (5, 8, 6)
+BEYOND = [(9, 7), (0, 5), (9, 1), (7, 2)]
+"""Numbers whose sum, and whose first one plus 2, leads out of most axes; which numbers are drawn depends on the modules
+that are loaded, these are always tried."""
 
 
 def key(parts: Sequence[tuple[str, int, int]], p: Any, q: Any) -> tuple[Any, ...]:
@@ -279,6 +282,8 @@ def test_places_are_right_or_refused(device: str, examples: int, way: str) -> No
         ),
         st.lists(st.tuples(st.integers(0, 9), st.integers(1, 7)), min_size=4, max_size=4),
     )  # fmt: skip
+    @example([("index", 3, 0)], BEYOND)
+    @example([("whole", 0, 0), ("part", 2, 0)], BEYOND)
     def compare(parts: list[tuple[str, int, int]], numbers: list[tuple[int, int]]) -> None:
         nonlocal refused
         is_view = not any(kind == "list" for kind, *_ in parts)
