@@ -15,12 +15,14 @@ from weft.backends.dummy.interpreter import interpret
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir.dtypes import to_numpy
+from weft.ir.index import high
 from weft.ir.kernel.lower import lower
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.loops import LoopKind, Scope
 from weft.ir.loops_verify import verify
 from weft.scheduler.kernelize import kernelize
 from weft.scheduler.optimize.contraction import clash
+from weft.scheduler.optimize.levels import PRODUCT_CHAIN
 from weft.scheduler.optimize.rules import schedule
 from weft.testing.kernels import matmul
 
@@ -364,3 +366,28 @@ def test_one_kernel_multiplies_matrices_of_all_sizes(sizes: tuple[int, int, int]
     interpret(program, buffers, dict(zip("mkn", sizes, strict=True)), races=True)
     (written,) = (p.name for p in kernel.algorithm.params if p.written)
     np.testing.assert_allclose(buffers[written].reshape(sizes[0], sizes[2]), a @ b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (8, 30, 70), (67, 9, 16), (9, 401, 50), (2, 850, 3)], ids=str)
+def test_a_panel_of_unknown_depth_is_packed_in_blocks(
+    sizes: tuple[int, int, int], device: DeviceInfo
+) -> None:
+    """Where the whole of it may leave the cache, and does not lie along the lanes."""
+    m, k, n = VARIED
+    (spec,) = kernelize([(leaf(m, k) @ leaf(n, k).T).value.node])
+    kernel = schedule(spec.algorithm, device)
+    assert high(kernel.nests["panel"].size[0]) <= PRODUCT_CHAIN
+    program = lower(kernel)
+    verify(program)
+    a, b = normal(*sizes[:2]), normal(sizes[2], sizes[1])
+    reads = iter((a, b))
+    buffers = {
+        p.name: np.full(sizes[0] * sizes[2], np.nan, np.float32)
+        if p.written
+        else next(reads).reshape(-1).copy()
+        for p in kernel.algorithm.params
+    }
+    interpret(program, buffers, dict(zip("mkn", sizes, strict=True)), races=True)
+    (written,) = (p.name for p in kernel.algorithm.params if p.written)
+    np.testing.assert_allclose(buffers[written].reshape(sizes[0], sizes[2]), a @ b.T, rtol=1e-4, atol=1e-4)

@@ -309,8 +309,6 @@ ROWS: list[tuple[str, Callable[[], Algorithm], DeviceInfo, str]] = [
     ("contraction", lambda: total(8, 32, "j").algorithm, WIDE, "s sums no products"),
     ("contraction", lambda: attention(1, 8, 4, False).algorithm, WIDE, "s is computed beside o"),
     ("contraction", lambda: changed("o", first_factor), WIDE, "s is read by m, l, o, not by one output alone"),
-    ("contraction", lambda: of(leaf(N, N) @ leaf(8, N).T), WIDE,
-     "the sum's size is only known at run time, up to 1,000,000: a panel of 64,000,000 bytes leaves the cache"),
     ("contraction", lambda: stored(matmul(32, 32, 32).algorithm, combined), WIDE, "out combines with what is there"),
     ("contraction", lambda: square(twice), WIDE, "out reads c 2 times"),
     ("contraction", lambda: square(lambda y, x: at(floordiv(y.var, 2), x.var)), WIDE,

@@ -186,31 +186,14 @@ def choose(form: Products, info: DeviceInfo) -> Tiles | InnerProducts | Deep | R
         refused += [("dots", x) for x in along[:1] if isinstance(x, Refusal)]
     sizes = tiles[number]
     k, tile = pick(k, "contraction.tile", list(sizes), list(sizes.values()), "cycles")
-    choice = _deep_or_tiled(with_decisions_of(chosen.kernel, k), chosen, tile, info, refused)
-    return choice if isinstance(choice, Deep) else _without_large_panel(choice, info)
+    return _deep_or_tiled(with_decisions_of(chosen.kernel, k), chosen, tile, info, refused)
 
 
-def _without_large_panel(choice: Tiles, info: DeviceInfo) -> Tiles | Refusal:
-    """The tiles, with the panel where it lies if its depth is only known at run time and may be more than the cache
-    holds; the refusal where it does not lie along the lanes."""
-    c = choice.contraction
-    if choice.in_blocks or _sized(c) or c.value.reduce is None:
-        return choice
-    length = prod(high(a.extent) for a in c.value.reduce.axes)
-    size = length * choice.vectors * info.lanes(c.value.dtype) * c.value.dtype.itemsize
-    if size <= info.l2_bytes:
-        return choice
-    if _lies_along(choice):
-        return replace(choice, in_place=True)
-    return Refusal(
-        f"the sum's size is only known at run time, up to {length:,}: a panel of {size:,} bytes leaves the cache"
-    )
-
-
-def _lies_along(choice: Tiles) -> bool:
-    """The panel can be read where it lies: a load along the lanes."""
-    c, side = choice.contraction, choice.side
-    return isinstance(c.factors[side], Load) and contiguous(choice.kernel, c, side, choice.panel)
+def _panel_bytes(c: Contraction, width: int) -> int:
+    """The bytes of a panel of the whole depth, where that is only known at run time; 0 where it is known."""
+    if _sized(c) or c.value.reduce is None:
+        return 0
+    return prod(high(a.extent) for a in c.value.reduce.axes) * width * c.value.dtype.itemsize
 
 
 def _dearer(ways: Dots, costs: Mapping[str, float]) -> Refusal:
@@ -230,12 +213,14 @@ def _deep_or_tiled(
     sized, length = isinstance(axes.stream.extent, int), prod(typical(a.extent) for a in c.value.reduce.axes)
     room = info.l2_bytes // PANEL_SHARE
     far = length * width * c.value.dtype.itemsize > room
-    in_blocks = False
-    if sized and length > PRODUCT_CHAIN and (far or _sized(c)):
+    large = _panel_bytes(c, width) > info.l2_bytes
+    in_place = large and isinstance(c.factors[axes.side], Load) and contiguous(k, c, axes.side, axes.panel)
+    in_blocks = large and not in_place
+    if not large and sized and length > PRODUCT_CHAIN and (far or _sized(c)):
         ways = ("in blocks", "whole") if far else ("whole", "in blocks")
         k, depth_way = pick(k, "contraction.depth", ways)
         in_blocks = depth_way == "in blocks"
-    tiled = Tiles(k, c, axes.side, axes.panel, axes.stream, tile, in_blocks)
+    tiled = Tiles(k, c, axes.side, axes.panel, axes.stream, tile, in_blocks, in_place)
     sharing = _shared(tiled, info)
     if isinstance(sharing, Refusal):
         return replace(tiled, refused=(*refused, ("depth", sharing)))
@@ -567,6 +552,7 @@ class _Tiled:
         shared = prod(typical_extent(self.k, n) for n in around) * panels
         big = parallel.pays(self.k, info, 2.0 * prod(high(a.extent) for a in c.value.all_axes))
         chunks, per_chunk, cut_short = 1, tiles_s, big and self.few_panels(around)
+        cut_short = cut_short or (choice.in_blocks and not self.sized)
         if cut_short:
             chunks, per_chunk = ceildiv(tiles_s, CHUNK_TILES), CHUNK_TILES
         if big and shared < info.cores and self.sized:  # each chunk packs the panel again

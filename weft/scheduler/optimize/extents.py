@@ -11,13 +11,16 @@ from weft.ir.index import Int, ceildiv, evaluate, floordiv, high, variables
 TYPICAL_SHARE = 4
 """The largest value of a variable over a typical one."""
 
+MOST_TYPICAL = 1024
+"""A typical value at most: bounds beyond are those of what may be any size at all."""
+
 
 def typical(n: Int) -> int:
     """A size to judge by: `n`, or what it is where each variable in it has a typical value; of a loop that is shorter
     in later blocks, what it is in the first."""
     if isinstance(n, int) or n.computed:
         return high(n)
-    values = {v.name: max(v.lo, ceildiv(v.hi, TYPICAL_SHARE)) for v in variables(n)}
+    values = {v.name: max(v.lo, min(ceildiv(v.hi, TYPICAL_SHARE), MOST_TYPICAL)) for v in variables(n)}
     first = {v.name: 0 if v.lo == 0 else values[v.name] for v in variables(n)}
     return max(int(evaluate(n, values)), int(evaluate(n, first)), 1)
 
