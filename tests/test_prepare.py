@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from weft.backends.registry import open_device
 from weft.errors import ArgumentError
 from weft.prepare import prepare
 from weft.prepare.networks import NETWORKS, Sample
+from weft.prepare.products import LAYOUTS, Products
 from weft.prepare.routines import ROUTINES, Routine
 from weft.scheduler import families, programs
 from weft.scheduler import realize as realization
@@ -132,6 +134,29 @@ def test_single_ops_of_other_sizes_need_no_compiler() -> None:
     x, y = weft.rand(31).realize(), weft.rand(3, 9).realize()
     device = open_device("cpu:0")
     for t in (x.exp(), x * 0.3, y + y[0].clone().realize(), 1.0 - y):
+        own = snapshot(signature([t.value.node]))
+        found = basic_plans.basic(Job(own.outputs, own.leaves, (), {}), device)
+        assert found is not None and not programs.missing(found.algorithms, device)
+
+
+def test_products_of_all_layouts_need_no_compiler() -> None:
+    plain = replace(LAYOUTS[0], lengths=((4096,),))
+    several = replace(LAYOUTS[1], left=((1, 0, 3),), right=((0, 3, 2), (2, 0, 3)))
+    list(prepare([Products(layouts=(plain, several))]))
+    programs._compiled.clear()
+    x, y, z = (weft.rand(*shape).realize() for shape in ((90, 9), (9, 90), (9, 70)))
+    heads = weft.rand(30, 4, 20).realize().transpose(0, 1)
+    other = weft.rand(40, 4, 20).realize().transpose(0, 1)
+    device = open_device("cpu:0")
+    for t in (
+        x @ y,
+        x @ x.T,
+        y.T @ z,
+        z.T @ x.T,
+        z @ z.T,
+        heads @ other.mT,
+        heads @ weft.rand(4, 20, 7).realize(),
+    ):
         own = snapshot(signature([t.value.node]))
         found = basic_plans.basic(Job(own.outputs, own.leaves, (), {}), device)
         assert found is not None and not programs.missing(found.algorithms, device)

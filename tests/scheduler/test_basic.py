@@ -113,6 +113,49 @@ def test_convolutions_of_slices_read_copies() -> None:
     )
 
 
+def test_products_of_slices_and_of_padded_tensors_read_copies() -> None:
+    x, w = leaf(2, 5, 12), leaf(4, 3)
+    assert ops(x[..., 4:8] @ w) == [Op.SHRINK, Op.SUM]
+    assert ops(x[..., 4:8].transpose(0, 1) @ w) == [Op.SHRINK, Op.SUM]
+    assert ops(F.pad(x, (0, 4)).reshape(2, 5, 4, 4) @ w) == [Op.PAD, Op.SUM]
+    (_, product), (_, other) = algorithms(x[..., 4:8] @ w), algorithms(leaf(9, 8)[:, :6] @ leaf(6, 7))
+    assert product == other == algorithms(leaf(3, 4) @ w)[0]
+    np.testing.assert_allclose(value(x[..., 4:8] @ w), (x[..., 4:8] @ w).numpy(), rtol=1e-5, atol=1e-6)
+
+
+FLAT: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
+    "a slice": lambda: (leaf(6, 20)[:, 4:8].clone(), leaf(2, 3, 5, 4)[:, :, 1:2].clone()),
+    "a slice of the first axis": lambda: (leaf(20)[3:6].clone(), leaf(8, 4, 3, 5)[3:6].clone()),
+    "slices of two axes": lambda: (leaf(9, 20)[2:5, 4:8].exp(), leaf(8, 4, 6, 5)[3:6, :, 2:4].exp()),
+    "steps": lambda: (leaf(6, 20, 4)[:, 4:8:2].exp(), leaf(2, 3, 9, 4, 5)[:, :, 1:9:2].exp()),
+    "padding": lambda: (F.pad(leaf(6, 70), (10, 12)), F.pad(leaf(2, 3, 5, 2, 2), (0, 0, 0, 0, 3, 5))),
+    "a flip": lambda: (leaf(6, 7).flip(1), leaf(2, 3, 7).flip(2)),
+    "ends": lambda: (weft.cat([leaf(6, 8), leaf(3, 8)]), weft.cat([leaf(2, 3, 4), leaf(5, 3, 4)])),
+    "reshaped before": lambda: (leaf(6, 20)[:, 4:8].exp(), leaf(10, 12).reshape(6, 20)[:, 4:8].exp()),
+    "reshaped after": lambda: (leaf(6, 20)[:, 4:8].exp(), leaf(6, 20)[:, 4:8].exp().reshape(2, 12)),
+    "a number": lambda: (leaf(6, 20)[:, 4:8] * 0.3, leaf(2, 3, 5, 4)[:, :, 1:2] * 0.7),
+}
+
+
+@pytest.mark.parametrize("case", FLAT)
+def test_what_moves_along_one_axis_has_the_form_of_all_ranks(case: str) -> None:
+    one, other = FLAT[case]()
+    assert algorithms(one) == algorithms(other)
+    for t in (one, other):
+        np.testing.assert_array_equal(value(t), t.numpy())
+
+
+def test_operands_whose_order_does_not_matter_are_in_one() -> None:
+    x, y, row = leaf(4, 6), leaf(4, 6), leaf(6)
+    assert algorithms(x * row) == algorithms(row * x)
+    assert algorithms(x * 0.3 + y.exp() * row) == algorithms(row * y.exp() + x * 0.3)
+    assert algorithms(x.T @ y) == algorithms(y.T @ x)
+    assert algorithms((row @ x.T).reshape(2, 2)) == algorithms((x @ row).reshape(2, 2))
+    assert algorithms(x - row) != algorithms(row - x)
+    for t in (row * y.exp() + x * 0.3, 0.7 - x * 0.3 + row * (0.4 * y - x)):
+        np.testing.assert_allclose(value(t), t.numpy(), rtol=1e-6)
+
+
 def test_what_follows_from_positions_alone_is_computed_where_it_is_read() -> None:
     """A mask of windows was stored once for each tap, and read by gathers."""
     x, y, n = leaf(8, 8), leaf(8, 8), weft.arange(8)
@@ -248,11 +291,11 @@ def test_sizes_follow_from_others() -> None:
         return found.form, found.sizes
 
     padded, sizes = form(F.pad(leaf(20, 5), (0, 0, 12, 9)) + leaf(41, 5))
-    assert sorted(sizes) == [5, 9, 12, 20]  # 41 is the sum of three
-    assert len(padded.variables) == 4
+    assert sorted(sizes) == [45, 60, 100]  # 205 is the sum of them
+    assert len(padded.variables) == 3
     one, _ = form(leaf(7, 5)[2:] + leaf(5, 5))
     other, sizes = form(leaf(9, 8)[3:] + leaf(6, 8))
-    assert one == other and sizes == (9, 8, 6, 3)
+    assert one == other and sizes == (72, 48, 24)
 
 
 def test_a_layer_makes_no_more_forms_than_the_first() -> None:

@@ -16,6 +16,7 @@ from weft import disk_cache, settings
 from weft.errors import ArgumentError
 from weft.lazy_dataclass import dataclass
 from weft.prepare.networks import NETWORKS
+from weft.prepare.products import Products
 from weft.prepare.routines import ROUTINES
 from weft.scheduler.basic import tiers
 
@@ -33,7 +34,7 @@ class Work(Protocol):
         ...
 
 
-SAMPLES: tuple[Work, ...] = (*ROUTINES, *NETWORKS)
+SAMPLES: tuple[Work, ...] = (*ROUTINES, Products(), *NETWORKS)
 """The samples, smallest first."""
 
 

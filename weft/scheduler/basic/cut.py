@@ -5,8 +5,8 @@
 A node that is read several times, or at other axes, is a piece; an elementwise one that only one piece reads, element
 by element, belongs to that. So do movement and constants, and the product that a contraction sums, which is never
 stored. So pieces are what functions are made of, in whatever graph. A reshape that joins axes which do not lie side by
-side in memory reads a copy, as torch's does: so indices stay free of divisions. And so does a convolution of a slice,
-whose kernel knows all sizes: those of what it was cut from differ for each.
+side in memory reads a copy, as torch's does: so indices stay free of divisions. And so does a product of a slice, whose
+program takes long to compile and would be another for each way of cutting.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from weft.scheduler.kernelize.prepare import prepare
 
 FREE = frozenset({Op.CONST, Op.RANGE})
 """Leaves that are computed wherever they are read."""
+
+PARTS = frozenset({Op.SHRINK, Op.PAD})
+"""Ops that read elsewhere than at the axes themselves."""
 
 MAX_CALLS = 24
 """Calls of elementwise ops in a piece, at most, one that is read twice counted twice: longer ones are of one graph
@@ -59,7 +62,7 @@ def pieces(outputs: Sequence[Node]) -> Pieces | None:
     forced = prepare(outputs).forced
     sums = {id(n) for n in order if not is_leaf(n) and contraction(n) is not None}
     copied = {id(n.inputs[0]) for n in order if _joins_apart(n)}
-    copied.update(id(s) for n in order if id(n) in sums for s in _convolved_slices(n))
+    copied.update(id(s) for n in order if id(n) in sums for s in _parts(n))
     known = _positional(order)
     stored = {
         id(n) for n in order if (_is_stored(n) and id(n) not in known) or id(n) in forced or id(n) in copied
@@ -113,24 +116,23 @@ def _positional(order: Sequence[Node]) -> set[int]:
     return {id(n) for n in order if id(n) in calls and n.op in ELEMENTWISE}
 
 
-def _convolved_slices(root: Node) -> Iterator[Node]:
-    """The slices of stored nodes that a convolution reads."""
+def _parts(root: Node) -> Iterator[Node]:
+    """The slices of stored nodes, and stored ones padded, that a contraction reads."""
     below = list(root.inputs)
     found: list[Node] = []
-    windows = False
     while below:
         n, cut = below.pop(), None
         while n.op in MOVEMENT and not is_leaf(n):
             if n.op in (Op.SHEAR, Op.UNSHEAR):
-                windows, cut = True, None
-            elif n.op is Op.SHRINK:
+                cut = None
+            elif n.op in PARTS:
                 cut = n
             n = n.inputs[0]
         if cut is not None:
             found.append(cut)
         elif n.op in (Op.MUL, Op.CAST) and not is_leaf(n):
             below += n.inputs
-    return iter(found if windows else ())
+    return iter(found)
 
 
 def _joined(order: Sequence[Node], kept: Set[int], sums: Set[int]) -> set[int]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
+from operator import itemgetter
 from typing import Generic, TypeAlias, TypeVar
 
 from weft.ir import graph
@@ -25,17 +26,22 @@ from weft.scheduler.kernelize.contraction import contraction
 from weft.scheduler.outline import is_plain
 
 REDUCED_BOUNDS = (1 << 12, 1 << 24, 1 << 40)
-"""Largest values of runtime variables where axes are reduced: an axis has the first that it does not exceed. A kernel's
-rules judge by these, and its local buffers are as large. Each further bound multiplies the programs."""
+"""Largest values of the variables of axes that are reduced: an axis has the first that it does not exceed. A kernel's
+rules judge by these, and its local buffers are as large. Each bound more multiplies the programs."""
 
-PRODUCT_BOUNDS = (1 << 6, *REDUCED_BOUNDS)
-"""The same for products: with tiles for large ones, small ones take up to a hundred times longer."""
+FREE_BOUNDS = (1 << 24, 1 << 40)
+"""The same of other axes; where none is reduced all have the first that the number of elements does not exceed."""
+
+SMALL_BOUND = 1 << 6
+"""A further bound of products: lanes do not lie along a small axis, and panels of two small ones fit into the cache."""
+
+PRODUCT_BOUNDS = (SMALL_BOUND, *REDUCED_BOUNDS)
 
 MIN_SIZE = 2
 """The least value of an axis's variable: axes of one element are none."""
 
-ELEMENTWISE_BOUNDS = (1 << 24, 1 << 40)
-"""As above, where none is: all axes have the first that the number of elements does not exceed."""
+COMMUTATIVE = frozenset({Op.ADD, Op.MUL, Op.AND, Op.OR, Op.EQ, Op.NE})
+"""Ops whose operands' order makes no difference: to which zero of two a maximum is, it may."""
 
 A = TypeVar("A")
 """An axis: a coordinate while a piece is read, then its number."""
@@ -155,11 +161,7 @@ class _Reading:
             own = [v for v in index if isinstance(v, Var)]
             tree = self.tree(root, index, first=True)
         sizes = self.sizes.values()
-        if (
-            tree is None
-            or any(low(n) < MIN_SIZE for n in sizes)
-            or prod(map(high, sizes)) > ELEMENTWISE_BOUNDS[-1]
-        ):
+        if tree is None or any(low(n) < MIN_SIZE for n in sizes) or prod(map(high, sizes)) > FREE_BOUNDS[-1]:
             return None
         return self.coalesced(tree, own, reduced)
 
@@ -232,20 +234,75 @@ class _Reading:
         number = {g[0]: k for k, g in enumerate(groups)}
         sizes = tuple([elements(tuple([self.sizes[v] for v in g])) for g in groups])
         root = self.piece.root
-        bounds = _bounds(sizes, bool(reduced), contraction(root) is not None)
         count = sum(1 for g in groups if g[0] in own)
+        bounds = _bounds(sizes, count, contraction(root) is not None)
         op = root.op if root.op in REDUCE else None
-        dtypes = tuple([n.dtype for n, _ in self.leaves])
-        form = Form(_renamed(tree, number), op, count, bounds, dtypes, self.device, len(self.numbers))
-        return Formed(form, (*sizes, *self.numbers), tuple([n for n, _ in self.leaves]))
+        found, read = canonical(_renamed(tree, number)), list(self.leaves)
+        leaves = tuple([read[k][0] for k in found.leaves])
+        numbers = [self.numbers[k] for k in found.numbers]
+        dtypes = tuple([n.dtype for n in leaves])
+        form = Form(found.tree, op, count, bounds, dtypes, self.device, len(numbers))
+        return Formed(form, (*sizes, *numbers), leaves)
 
 
-def _bounds(sizes: Sequence[Int], reduces: bool, contracts: bool) -> tuple[int, ...]:
-    """The largest value of each axis."""
-    if reduces:
-        known = PRODUCT_BOUNDS if contracts else REDUCED_BOUNDS
-        return tuple([next(b for b in known if high(n) <= b) for n in sizes])
-    return (next(b for b in ELEMENTWISE_BOUNDS if prod(map(high, sizes)) <= b),) * len(sizes)
+@dataclass(frozen=True, slots=True)
+class Canonical:
+    """A tree whose commutative ops have their operands in an order that depends on what these are, and whose leaves and
+    numbers are counted as it has them. `leaves`, `numbers`: which they were before."""
+
+    tree: Tree[int]
+    leaves: tuple[int, ...]
+    numbers: tuple[int, ...]
+
+
+def canonical(tree: Tree[int]) -> Canonical:
+    """The tree that all of its kind share."""
+    leaves: dict[int, int] = {}
+    numbers: dict[int, int] = {}
+    made = _counted(_in_order(tree)[0], leaves, numbers)
+    return Canonical(made, tuple(leaves), tuple(numbers))
+
+
+def _in_order(tree: Tree[int]) -> tuple[Tree[int], str]:
+    """The tree with operands of commutative ops in order, and what it is ordered by: all but leaves' numbers."""
+    match tree:
+        case Read(_, axes):
+            return tree, f"a{axes}"
+        case Constant(dtype, fill):
+            return tree, f"b{dtype}{fill.bits!r}"
+        case Number(_, dtype):
+            return tree, f"c{dtype}"
+        case Position(dtype, axis):
+            return tree, f"d{dtype}{axis}"
+        case Call(op, dtype, operands):
+            made = [_in_order(t) for t in operands]
+            if op in COMMUTATIVE:
+                made.sort(key=itemgetter(1))
+            names = ",".join([name for _, name in made])
+            return Call(op, dtype, tuple([t for t, _ in made])), f"e{op.name}{dtype}({names})"
+
+
+def _counted(tree: Tree[int], leaves: dict[int, int], numbers: dict[int, int]) -> Tree[int]:
+    """The tree with leaves and numbers counted in the order in which it has them; the counts are added."""
+    match tree:
+        case Read(k, axes):
+            return Read(leaves.setdefault(k, len(leaves)), axes)
+        case Number(k, dtype):
+            return Number(numbers.setdefault(k, len(numbers)), dtype)
+        case Call(op, dtype, operands):
+            return Call(op, dtype, tuple([_counted(t, leaves, numbers) for t in operands]))
+        case Constant() | Position():
+            return tree
+
+
+def _bounds(sizes: Sequence[Int], own: int, contracts: bool) -> tuple[int, ...]:
+    """The largest value of each axis, of which the first ones are the result's own."""
+    if own == len(sizes):
+        return (next(b for b in FREE_BOUNDS if prod(map(high, sizes)) <= b),) * len(sizes)
+    free = (SMALL_BOUND, *FREE_BOUNDS) if contracts else FREE_BOUNDS
+    reduced = PRODUCT_BOUNDS if contracts and own < len(sizes) - 1 else REDUCED_BOUNDS
+    known = [free] * own + [reduced] * (len(sizes) - own)
+    return tuple([next(b for b in bounds if high(n) <= b) for n, bounds in zip(sizes, known, strict=True)])
 
 
 def _runs(axes: Sequence[Var], orders: Sequence[tuple[Var, ...]]) -> Iterator[list[Var]]:

@@ -32,11 +32,11 @@ FORMS_KEPT = 2048
 
 Key: TypeAlias = tuple[Any, ...]
 
-_forms: dict[tuple[Form | SizedForm, int], _Kernels] = {}
+_forms: dict[tuple[Form | SizedForm, int], FormKernels] = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Kernels:
+class FormKernels:
     """The kernels of a graph on leaves of its own, and the node that they compute."""
 
     specs: tuple[KernelSpec, ...]
@@ -61,7 +61,7 @@ class _Sized:
     piece's; `own`: their algorithms for these sizes, with flops and bytes, and `sizes`, the values of their variables;
     `between`: what they write beside the root, with its shapes."""
 
-    kernels: _Kernels
+    kernels: FormKernels
     order: tuple[int, ...]
     own: tuple[tuple[Algorithm, Int, Int], ...]
     sizes: tuple[Mapping[str, Int], ...]
@@ -149,11 +149,11 @@ class Kernels:
         if form is not None:
             number = {n: k for k, n in enumerate(piece.leaves)}
             order = tuple([number[n] for n in form.leaves])
-            return _for_sizes(_of_form(form.form, self.buffers), order, form.sizes)
+            return _for_sizes(of_form(form.form, self.buffers), order, form.sizes)
         found = sized(piece, self.name)
         if found is None:
             return None
-        return _for_sizes(_of_form(found.form, self.buffers), tuple(range(len(piece.leaves))), found.sizes)
+        return _for_sizes(of_form(found.form, self.buffers), found.order, found.sizes)
 
     def _of_sizes(self, piece: Piece) -> _Sized:
         """The kernels of a piece for its sizes."""
@@ -165,17 +165,17 @@ class Kernels:
             )
         root = copy[piece.root]
         specs = _kernels(root, self.buffers)
-        made = _Kernels(specs, tuple([copy[n] for n in piece.leaves]), root)
+        made = FormKernels(specs, tuple([copy[n] for n in piece.leaves]), root)
         return _for_sizes(made, tuple(range(len(piece.leaves))), ())
 
 
-def _of_form(form: Form | SizedForm, buffers: int) -> _Kernels:
+def of_form(form: Form | SizedForm, buffers: int) -> FormKernels:
     """The kernels of a form."""
     found = _forms.get((form, buffers))
     if found is None:
         made = built(form) if isinstance(form, Form) else graph_of(form)
         specs = _kernels(made.root, buffers)
-        found = _forms[form, buffers] = _Kernels(specs, made.leaves, made.root, form.variables)
+        found = _forms[form, buffers] = FormKernels(specs, made.leaves, made.root, form.variables)
         if len(_forms) > FORMS_KEPT:
             _forms.pop(next(iter(_forms)), None)
     return found
@@ -201,7 +201,7 @@ def key_of(piece: Piece) -> Key:
     return tuple(rows)
 
 
-def _for_sizes(kernels: _Kernels, order: tuple[int, ...], sizes: Sequence[Int]) -> _Sized:
+def _for_sizes(kernels: FormKernels, order: tuple[int, ...], sizes: Sequence[Int]) -> _Sized:
     """The kernels for these values of their variables."""
     values = dict(zip(kernels.variables, sizes, strict=True))
     names = {v.name: v for v in values}

@@ -30,6 +30,7 @@ from weft.ir.index import Int, Var, evaluate, high, low, substitute, variables
 from weft.ir.ops import ELEMENTWISE, REDUCE, Op
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.basic.cut import Piece
+from weft.scheduler.basic.flat import flat
 from weft.scheduler.basic.form import (
     MIN_SIZE,
     PRODUCT_BOUNDS,
@@ -69,10 +70,12 @@ class SizedForm:
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """The form of a piece, and the values of its variables."""
+    """The form of a piece, and the values of its variables. `order`: for each leaf of the form, the number of one of
+    the piece's."""
 
     form: SizedForm
     sizes: tuple[Int, ...]
+    order: tuple[int, ...]
 
 
 class _NoForm(Exception):  # noqa: N818  (no error: a piece without a form has a kernel for its sizes)
@@ -87,8 +90,9 @@ def sized(piece: Piece, device: str) -> Sized | None:
         return None
     if any(low(s) < 1 for n in nodes for s in n.shape):
         return None
+    found = flat(piece, device)
     try:
-        return _Unknowns(piece).run(device)
+        return _Unknowns(found.piece).run(device, found.order)
     except _NoForm:
         return None
 
@@ -106,7 +110,7 @@ class _Unknowns:
         self.known: dict[Var, Int] = {}
         """The variables that were found to be other expressions."""
 
-    def run(self, device: str) -> Sized:
+    def run(self, device: str, order: tuple[int, ...]) -> Sized:
         piece = self.piece
         shapes: dict[Node, Shape] = {}
         attrs: dict[Node, Attrs | Number] = {}
@@ -130,7 +134,7 @@ class _Unknowns:
             if tuple([substitute(s, found) for s in self.renamed(shapes[n], names)]) != n.shape:
                 raise _NoForm
         form = SizedForm(tuple(rows), len(piece.leaves), tuple(found), device, len(self.numbers))
-        return Sized(form, (*found.values(), *self.numbers))
+        return Sized(form, (*found.values(), *self.numbers), order)
 
     def size(self, value: Int, least: int = MIN_SIZE) -> Int:
         """A size of which nothing is known yet; a number where variables begin at a larger one."""
