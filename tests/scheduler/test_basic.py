@@ -15,14 +15,16 @@ from weft.ir.calls import expand_calls
 from weft.ir.graph import Node
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.ops import Op
-from weft.scheduler.basic import kernels
+from weft.scheduler.basic import kernels, unfold
 from weft.scheduler.basic.cut import MAX_CALLS, MAX_POSITIONAL_CALLS, pieces
 from weft.scheduler.basic.form import formed
-from weft.scheduler.basic.plan import basic
+from weft.scheduler.basic.plan import basic, draft
 from weft.scheduler.basic.sizes import SizedForm, sized
 from weft.scheduler.build import Job
 from weft.scheduler.realize import memory_on
 from weft.scheduler.signature import signature, snapshot
+from weft.testing.reference import evaluate
+from weft.testing.tolerance import allowed, difference
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +113,43 @@ def test_convolutions_of_slices_read_copies() -> None:
     np.testing.assert_allclose(
         value(F.conv1d(x[:, 2:4], w)), F.conv1d(x[:, 2:4], w).numpy(), rtol=1e-5, atol=1e-6
     )
+
+
+def test_convolutions_are_products_of_windows_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    def convolved(n: int, c: int, o: int, size: int) -> Tensor:
+        return F.conv2d(leaf(n, c, size, size), leaf(o, c, 3, 3), padding=1)
+
+    def is_copied(t: Tensor) -> bool:
+        found = draft(job_of(t))
+        assert found is not None
+        return [p.root.op for p in found.cut.pieces] == [Op.CONTIGUOUS, Op.SUM]
+
+    assert is_copied(convolved(2, 3, 4, 6))
+    assert algorithms(convolved(2, 3, 4, 6)) == algorithms(convolved(3, 5, 7, 7))
+    monkeypatch.setattr(unfold, "MOST_BYTES", 2 * 9 * 3 * 36 * 4 - 1)
+    assert not is_copied(convolved(2, 3, 4, 6))
+
+
+CONVOLUTIONS = (
+    # images, channels, results, size, window, stride, padding, groups, dilation
+    (2, 8, 6, 9, 3, 1, 1, 1, 1), (2, 8, 6, 9, 3, 2, 1, 2, 1), (2, 8, 6, 9, 3, 1, 2, 1, 2), (1, 8, 6, 9, 3, 1, 1, 1, 1),
+    (2, 8, 1, 9, 3, 1, 1, 1, 1), (2, 1, 6, 9, 3, 1, 1, 1, 1), (2, 8, 6, 9, 2, 3, 0, 1, 1), (2, 8, 6, 5, 5, 1, 2, 1, 1),
+    (4, 16, 12, 1, 3, 1, 1, 1, 1), (2, 16, 12, 2, 3, 1, 1, 4, 1), (1, 3, 8, 20, 7, 2, 3, 1, 1),
+    (2, 6, 6, 7, 3, 1, 1, 6, 1), (3, 4, 5, 4, 1, 1, 0, 1, 1), (1, 1, 1, 3, 3, 1, 0, 1, 1),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
+def test_convolutions_and_their_gradients_are_right(case: tuple[int, ...]) -> None:
+    n, c, o, size, window, stride, padding, groups, dilation = case
+    x, w = leaf(n, c, size, size).requires_grad_(), leaf(o, c // groups, window, window).requires_grad_()
+    y = F.conv2d(x, w, stride=stride, padding=padding, groups=groups, dilation=dilation)
+    grads = [g for g in weft.autograd.grad((y * leaf(*y.shape)).sum(), [x, w]) if g is not None]
+    for t in (y.detach(), *grads):
+        want = t.value.node
+        expected, bound = evaluate([want])[0], allowed([want])[0]
+        wrong = difference(value(t), expected, bound)
+        assert wrong is None, wrong
 
 
 def test_products_of_slices_and_of_padded_tensors_read_copies() -> None:

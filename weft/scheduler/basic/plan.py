@@ -15,6 +15,7 @@ from weft.ir.kernel.algorithm import Algorithm
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.basic.cut import Pieces, pieces
 from weft.scheduler.basic.kernels import BasicKernel, Kernels, Key, key_of
+from weft.scheduler.basic.unfold import unfolded
 from weft.scheduler.build import Job, Prepared, assembled
 from weft.scheduler.copies import Copies
 from weft.scheduler.programs import compiled
@@ -70,7 +71,7 @@ class Draft:
 
 def draft(job: Job) -> Draft | None:
     """The pieces of a job; None where some op has no basic kernel."""
-    job = replace(job, outputs=tuple(expand_calls(job.outputs)))
+    job = replace(job, outputs=tuple(unfolded(expand_calls(job.outputs))))
     cut = pieces(job.outputs)
     return None if cut is None else Draft(job, cut, tuple(map(key_of, cut.pieces)))
 

@@ -7,7 +7,7 @@ c(.., s, p) = sum k: a(.., s, k) * b(.., k, p)
 from __future__ import annotations
 
 from itertools import pairwise
-from math import prod
+from math import ceil, prod
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
@@ -193,7 +193,7 @@ def _pieces(extent: int, inner: int) -> list[int]:
     """The numbers of an axis' elements, of `inner` products each, that may make a step: about half of a chain's
     products, and a divisor of the extent if one is near; then shorter ones."""
     wish = PRODUCT_CHAIN // 2 / inner
-    near = [f for f in range(1, extent + 1) if extent % f == 0 and wish / 2 <= f <= wish * 2]
+    near = [f for f in range(max(ceil(wish / 2), 1), min(int(wish * 2), extent) + 1) if extent % f == 0]
     best = ceildiv(extent, ceildiv(extent, max(int(wish), 1)))
     if near:
         best = min(near, key=lambda f: abs(f - wish))

@@ -16,7 +16,7 @@ from math import prod
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
 from weft.ir import numerics
-from weft.ir.dtypes import DType, accumulator
+from weft.ir.dtypes import DType, accumulator, int32
 from weft.ir.graph import elements
 from weft.ir.index import Int, Var, ceildiv, coefficient, flatten, high, substitute, variables
 from weft.ir.kernel.algorithm import Axis, Item, ItemValue, Output, reads
@@ -37,7 +37,7 @@ from weft.ir.numerics import CHAIN_TERMS, Tree
 from weft.ir.ops import Op
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize import parallel
-from weft.scheduler.optimize.access import is_costly, vector_score
+from weft.scheduler.optimize.access import MIN_RUN, accesses, is_costly, lane_step, vector_score
 from weft.scheduler.optimize.extents import divides, typical
 from weft.scheduler.optimize.levels import SUM_CHAIN, apart, in_levels, long, pinned_steps, summed
 from weft.scheduler.optimize.prefetch import ask_for_rows, prefetch
@@ -359,7 +359,8 @@ def _output(k: Kernel, out: Output, info: DeviceInfo, alone: bool = True) -> tup
         k = run(k, Permute(out.name, order)) if order else k
         k = parallel.spread(k, out.name, _prefix(k, shape.shared or order[:1]), info) if big else k
         return k, frozenset()
-    register = min(info.lanes(_widest(out)), extent_of(k, shape.vector))
+    wide = info.lanes(int32 if _gathers(k, out, shape.vector) else _widest(out))
+    register = min(wide, info.lanes(_widest(out)), extent_of(k, shape.vector))
     if shape.column:
         return _output_panels(k, out, shape, shape.vector, register, info, big)
     return _output_rows(k, out, shape, shape.vector, register, info, big), frozenset()
@@ -488,6 +489,14 @@ def _heavy(item: Item) -> bool:
     return (
         any(is_costly(e) for e in exprs) or sum(bool(e.operands()) for e in ex.walk(exprs)) > BUSY_OPERATIONS
     )
+
+
+def _gathers(k: Kernel, out: Output, loop: str) -> bool:
+    """True where lanes along a loop read elements that are apart: each has an index of its own."""
+    axes = [a for a, e in k.nests[out.name].bind.items() if isinstance(e, Var) and e.name == loop]
+    found = accesses(k.algorithm, out)
+    steps = [lane_step(x.offset, a, MIN_RUN) for x in found if not x.store for a in axes]
+    return any(s not in (0, 1) for s in steps)
 
 
 def _widest(out: Output) -> DType:
