@@ -7,6 +7,7 @@ Each result is computed for itself, as programs that read it do, so that each op
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 
 import weft
 from weft import Tensor, nn
@@ -201,11 +202,33 @@ def _steps() -> Iterator[Tensor]:
     yield weft.cat([tokens, token], 1)
 
 
+def _images() -> Iterator[Tensor]:
+    """Windows over images that networks are made of, and their gradients: of convolutions, alone and channel by
+    channel, and of pools, with a stride of one and of two. One graph: those alike would share plans for all windows."""
+    images, results = _leaf(2, 4, 16, 16).requires_grad_(), list[Tensor]()
+    for size, stride, groups in product((3, 5, 7), (1, 2), (1, 4)):
+        w = _leaf(4, 4 // groups, size, size).requires_grad_()
+        results.append(F.conv2d(images, w, stride=stride, padding=size // 2, groups=groups))
+        results += _gradients(results[-1], images, w)
+    for size, padding in ((2, 0), (3, 1)):
+        results.append(F.max_pool2d(images, size, 2, padding))
+        results += _gradients(results[-1], images)
+        results.append(F.avg_pool2d(images, size, 2, padding))
+        results += _gradients(results[-1], images)
+    weft.realize(*results)
+    yield results[-1]
+
+
+def _gradients(result: Tensor, *of: Tensor) -> list[Tensor]:
+    return [g for g in weft.autograd.grad(result.square().sum(), of) if g is not None]
+
+
 ROUTINES = (
     Routine("elements", _elements),
     Routine("reductions", _reductions),
     Routine("places", _places),
     Routine("training by hand", _training),
     Routine("steps that are read", _steps),
+    Routine("images", _images),
 )
 """The programs."""

@@ -102,7 +102,8 @@ class _Unknowns:
 
     def __init__(self, piece: Piece) -> None:
         self.piece, self.leaves = piece, frozenset(piece.leaves)
-        tiled = contraction(piece.root) is not None or any(n.op in WINDOWS for n in piece.inside)
+        summed = piece.root.op in REDUCE and any(n.op in WINDOWS for n in piece.inside)
+        tiled = summed or contraction(piece.root) is not None
         self.bounds = PRODUCT_BOUNDS if tiled else REDUCED_BOUNDS
         self.numbers: list[int] = []
         """The bits of numbers that are no part of the form."""
@@ -228,7 +229,7 @@ class _Unknowns:
                 before, after = ([self.padding(x) for x in side] for side in (low, high))
                 shape = [s + a + b for s, a, b in zip(inputs[0], before, after, strict=True)]
                 return tuple(shape), Padding(tuple(before), tuple(after), interior, fill)
-            case ((Op.SHEAR | Op.UNSHEAR), Window(axis, window)):
+            case ((Op.SHEAR | Op.UNSHEAR), Window(axis, window)) if isinstance(n.shape[window], int):
                 self.same(inputs[0][window], n.shape[window])
                 made = self.size(n.shape[axis])
                 return tuple([made if k == axis else s for k, s in enumerate(inputs[0])]), n.attrs
