@@ -342,6 +342,10 @@ class Rounder(Protocol):
         """The bytes that `used_bytes` grows by for a memory of so many."""
         ...
 
+    def freed_bytes(self, nbytes: int) -> int:
+        """The bytes that count against the limit no more when a memory of so many is given back."""
+        ...
+
     def idle_bytes(self) -> int:
         """The bytes that count against the limit, though no memory that lives has them."""
         ...

@@ -256,6 +256,40 @@ def test_a_host_without_room_is_a_refusal_that_changes_nothing(pool: dummy.Dummy
     assert found.resting
 
 
+@pytest.fixture
+def another_thread() -> Iterator[None]:
+    """A thread that runs Python meanwhile: memory is taken from it, and gradients have no memory to be written over."""
+    over = threading.Event()
+
+    def wait() -> None:
+        while not over.wait(0.001):
+            pass
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    yield
+    over.set()
+    thread.join()
+
+
+@pytest.mark.parametrize("more", [0, 1 << 19])
+@pytest.mark.usefixtures("another_thread")
+def test_the_least_limit_does_beside_another_thread(monkeypatch: pytest.MonkeyPatch, more: int) -> None:
+    """Small blocks of the cpu's, which go to rest, count against its limit for ever."""
+    monkeypatch.setattr(slow, "transfer", lambda device, nbytes: Transfer(1.0, 1.0))
+    want = Training("cpu:0", width=256).run(7, rows=256).bits
+    found = Training("cpu:0", width=256).run(4, rows=256)
+    device: Any = registry.open_device("cpu:0")
+    device._workspace = None
+    least = found.lowest(256)
+    for _ in range(3):
+        x = found.batch(256)
+        with weft.memory_limit(least + more, "cpu:0"):
+            found.losses.append(found.step(x).item())
+    assert found.resting
+    assert found.bits == want
+
+
 def test_the_state_of_the_cpu_rests_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow, "transfer", lambda device, nbytes: Transfer(1.0, 1.0))
     want = Training("cpu:0", width=256).run(7, rows=256).bits

@@ -38,7 +38,7 @@ from weft.ir.loops import Program
 from weft.ir.ops import ELEMENTWISE, EXPANDED
 from weft.lazy_dataclass import dataclass
 
-from .allocator import Borrowed, MemoryBlock, Portion, size_class
+from .allocator import SMALL_BYTES, Borrowed, MemoryBlock, Portion, size_class
 from .llvm import DEFAULT_OPTIMIZATION, LLVMError, Loaded, Optimization, Target, load_objects, version
 from .machine import Machine, host, portable, usable_threads
 from .runner import Instruction, NativePlan
@@ -245,6 +245,9 @@ class CpuDevice:
 
     def rounded_bytes(self, nbytes: int) -> int:
         return size_class(nbytes)
+
+    def freed_bytes(self, nbytes: int) -> int:
+        return size_class(nbytes) if nbytes > SMALL_BYTES else 0
 
     def idle_bytes(self) -> int:
         return self.runtime.allocator.idle_small()

@@ -80,17 +80,15 @@ def within_memory(
     values are computed again, or spilled, and some of the leaves `movable` rest in a slower pool between runs, which
     `start` is told. These, and the bytes that a run takes beside the plan's, are asked for once nothing is left of
     what was refused. MemoryPlanError where there is none."""
-    from weft.scheduler.pools.within import State, allocated, attempted, let_go
+    from weft.scheduler.pools.within import State, attempted, freed
     from weft.scheduler.realize import replaced
 
-    let_go(refused)
-    found, copied = movable()
-    there = [s for s in found.values() if not rests(s)]
-    own = State(tuple(sorted(found)), sum([allocated(device, s.nbytes) for s in there]))
-    del found, there  # who counts owners is to find none here
-    return attempted(
-        sig, device, replaced(sig, state), refused, lambda f: start(f.plan, f.rests), -copied, own
-    )
+    def beside() -> tuple[int, State]:
+        found, copied = movable()
+        there = [freed(device, s.nbytes) for s in found.values() if not rests(s)]
+        return -copied, State(tuple(sorted(found)), sum(there))
+
+    return attempted(sig, device, replaced(sig, state), refused, lambda f: start(f.plan, f.rests), beside)
 
 
 def room_for(sizes: Sequence[int], device: Device) -> int:

@@ -317,7 +317,7 @@ class PartsPlan:
     ) -> None:
         """Run a part whose plan was `refused` by one for the memory that is left. Its results have theirs already."""
         # Here, since most plans fit, and those found on disk need no compiler.
-        from weft.scheduler.pools.within import Fitted, attempted
+        from weft.scheduler.pools.within import NO_STATE, Fitted, attempted
 
         def start(found: Fitted) -> None:
             try:
@@ -325,7 +325,7 @@ class PartsPlan:
             except MemoryError as error:
                 raise MemoryPlanError(self._refusal(part.device.info.name, error)) from error
 
-        attempted(part.sig, part.device, (), refused, start, part.plan.result_bytes())
+        attempted(part.sig, part.device, (), refused, start, lambda: (part.plan.result_bytes(), NO_STATE))
 
     def _move(self, move: _Move, memories: list[Memory], env: Mapping[str, int]) -> None:
         s, device, origin = move.step, move.device, move.origin

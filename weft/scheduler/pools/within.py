@@ -130,7 +130,7 @@ def _built(
 ) -> Fitted | int:
     own = snapshot(sig)
     given = prepared(Job(own.outputs, own.leaves, sig.variables, dict(replaces)), device)
-    state = sum([allocated(device, nbytes(own.leaves[i])) for i in movable])
+    state = sum([freed(device, nbytes(own.leaves[i])) for i in movable])
     taken = _taken(given, device) + state
     if taken <= room:
         return Fitted(assembled(given).plan({}), taken, room, 0.0)
@@ -235,7 +235,7 @@ class _Options:
         first = sorted(order[:count])
         resting = {i: self.movable[i] for i in first}
         tasks = again.tasks(self.made, resting, self._transfer)
-        moved = sum([allocated(self.device, nbytes(self.made.job.leaves[i])) for i in resting])
+        moved = sum([freed(self.device, nbytes(self.made.job.leaves[i])) for i in resting])
         return tasks, self.state - moved
 
     def _quicker(self, count: int, order: Sequence[int] = ()) -> _Option | None:
@@ -304,6 +304,11 @@ def allocated(device: Device, size: int) -> int:
     return device.rounded_bytes(size) if isinstance(device, Rounder) else size
 
 
+def freed(device: Device, size: int) -> int:
+    """The bytes that a pool counts no more once memory of a size is given back."""
+    return device.freed_bytes(size) if isinstance(device, Rounder) else size
+
+
 def run(sig: Signature, device: Device, memories: list[Memory], refused: MemoryPlanError) -> list[Storage]:
     """The values of a graph whose plan was `refused`, within the memory that is left."""
     return attempted(sig, device, (), refused, lambda found: found.plan.run(memories))
@@ -315,12 +320,11 @@ def attempted(
     replaces: Replaces,
     refused: MemoryPlanError,
     start: Callable[[Fitted], R],
-    more: int = 0,
-    state: State = NO_STATE,
+    beside: Callable[[], tuple[int, State]] = lambda: (0, NO_STATE),
 ) -> R:
-    """The result of `start` for the plan of a graph within the memory that is left, `more` that it has already, and
-    that of `state`; where the pool gives less than it seems to have, for a smaller one. MemoryPlanError where there is
-    none."""
+    """The result of `start` for the plan of a graph within the memory that is left, what it has already, and that of
+    its state, which are asked for `beside` each attempt: one that failed may have put state to rest. Where the pool
+    gives less than it seems to have, for a smaller one. MemoryPlanError where there is none."""
     if sig.variables:
         raise refused  # whose values say how much memory it takes
     slack = 0
@@ -328,6 +332,7 @@ def attempted(
         let_go(refused)
         if isinstance(device, WorkspaceKeeper):
             device.give_up_workspace()
+        more, state = beside()
         room = room_on(device) + more + state.nbytes - slack
         found = fitting(sig, device, replaces, room, state.leaves)
         if not isinstance(found, Fitted):

@@ -210,7 +210,7 @@ class AlikePlan:
         self, part: _Part, plan: Plan, at: int, memories: Sequence[Memory], refused: MemoryPlanError
     ) -> None:
         # Here, since most plans fit, and those found on disk need no compiler.
-        from weft.scheduler.pools.within import Fitted, attempted
+        from weft.scheduler.pools.within import NO_STATE, Fitted, attempted
 
         def start(found: Fitted) -> None:
             try:
@@ -218,7 +218,7 @@ class AlikePlan:
             except MemoryError as error:
                 raise MemoryPlanError(self._refusal(at, error)) from error
 
-        attempted(part.sig, self.devices[at], (), refused, start, plan.result_bytes())
+        attempted(part.sig, self.devices[at], (), refused, start, lambda: (plan.result_bytes(), NO_STATE))
 
     def _memories(self, at: int, inputs: Sequence[Memory]) -> list[Memory]:
         """The memory of each value on a device."""
