@@ -112,6 +112,17 @@ def test_a_folder_that_holds_no_model_is_told_in_a_line(
     assert re.search(message, str(told.value)) and "\n" not in str(told.value)
 
 
+def test_a_number_of_guesses_needs_a_draft(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="--draft-tokens 3 says how many tokens a --draft guesses"):
+        main(["generate", str(tmp_path), "ab", "--draft-tokens", "3"])
+
+
+@pytest.mark.parametrize("option", ["--top-k=5", "--top-p=0.5", "--min-p=0.1"])
+def test_what_is_drawn_needs_a_temperature(tmp_path: Path, option: str) -> None:
+    with pytest.raises(SystemExit, match=f"{option[:7]} .* needs a --temperature above 0"):
+        main(["generate", str(tmp_path), "ab", option])
+
+
 @pytest.mark.parametrize("command", ["generate", "serve"])
 def test_activations_of_a_file_are_rounded_where_that_is_asked_for(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -141,3 +152,5 @@ def test_activations_of_a_file_are_rounded_where_that_is_asked_for(
         main([command, str(tmp_path), *more, "--activations", "int8"])
     with pytest.raises(SystemExit):
         main([command, str(path), *more, "--activations", "int4"])
+    with pytest.raises(SystemExit, match="--dtype bfloat16 is for folders of safetensors"):
+        main([command, str(path), *more, "--dtype", "bfloat16"])

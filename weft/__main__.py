@@ -22,6 +22,9 @@ _SAMPLING = (
     ("temperature", float, 0.0), ("top_k", int, 0), ("top_p", float, 1.0), ("min_p", float, 0.0),
     ("repetition_penalty", float, 1.0),
 )  # fmt: skip
+DRAWN = frozenset({"top_k", "top_p", "min_p"})
+"""What says among which tokens one is drawn at random."""
+DRAFT_TOKENS = 4
 
 
 def devices(measured: bool = False) -> None:
@@ -131,21 +134,34 @@ def generate(
     dtype: str | None,
     seed: int | None,
     draft: str | None = None,
-    draft_tokens: int = 4,
+    draft_tokens: int | None = None,
     activations: str = "float32",
     **sampling: float,
 ) -> None:
     """Writes a text on, with the model in a folder or GGUF file, as it comes; `draft`: "lookup", or a small model's
-    folder or file, which guesses `draft_tokens` at once. `activations`: as `models.from_gguf` has them."""
+    folder or file, which guesses `draft_tokens` at once (4). `activations`: as `models.from_gguf` has them."""
     from weft import models
 
+    if draft is None and draft_tokens is not None:
+        raise SystemExit(
+            f"--draft-tokens {draft_tokens} says how many tokens a --draft guesses: there is none"
+        )
+
+    for name, _, default in _SAMPLING:
+        value = sampling.get(name, default)
+        if name in DRAWN and value != default and not sampling.get("temperature"):
+            option = name.replace("_", "-")
+            raise SystemExit(
+                f"--{option} {value} says what is drawn at random: needs a --temperature above 0"
+            )
     tokenizer, model = _tokenizer_and_model(folder, dtype, activations)
     how = models.Sampling(**sampling)  # pyright: ignore[reportArgumentType]  # top_k is an int
     guess = None
     if draft is not None:
-        of_draft = activations if Path(draft).is_file() else "float32"
+        of_draft = (None, activations) if Path(draft).is_file() else (dtype, "float32")
         guess = models.Draft(
-            "lookup" if draft == "lookup" else _tokenizer_and_model(draft, dtype, of_draft)[1], draft_tokens
+            "lookup" if draft == "lookup" else _tokenizer_and_model(draft, *of_draft)[1],
+            DRAFT_TOKENS if draft_tokens is None else draft_tokens,
         )
     ids = tokenizer.encode(prompt)
     tokens = models.generate(model, [ids], count, sampling=how, stop=tokenizer.ends, seed=seed, draft=guess)
@@ -166,6 +182,11 @@ def _tokenizer_and_model(folder: str, dtype: str | None, activations: str) -> tu
     if activations != "float32" and Path(folder).is_dir():
         raise SystemExit(
             f"--activations {activations} is for GGUF files, whose weights are in blocks: {folder} is none"
+        )
+    if dtype is not None and Path(folder).is_file():
+        raise SystemExit(
+            f"--dtype {dtype} is for folders of safetensors: the weights of a GGUF file stay as they are; "
+            f"convert {folder}, or leave it out"
         )
     try:
         with ThreadPoolExecutor(1) as beside:  # a tokenizer.json is read outside of Python
@@ -245,13 +266,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     writing.add_argument("prompt")
     writing.add_argument("--max-new-tokens", type=int, default=128, metavar="N")
     writing.add_argument(
-        "--dtype", choices=["float32", "bfloat16", "float16"], help="as the file has it by default"
+        "--dtype",
+        choices=["float32", "bfloat16", "float16"],
+        help="of a folder's weights: as they are by default",
     )
     writing.add_argument("--seed", type=int)
     writing.add_argument(
         "--draft", metavar="FOLDER|lookup", help="what guesses tokens, of which several are checked at once"
     )
-    writing.add_argument("--draft-tokens", type=int, default=4, metavar="N", help="guesses at once")
+    writing.add_argument(
+        "--draft-tokens", type=int, metavar="N", help=f"guesses of a draft at once (default: {DRAFT_TOKENS})"
+    )
     for name, kind, default in _SAMPLING:
         writing.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default)
     serving = commands.add_parser("serve", help="the model in a folder, or GGUF file, as OpenAI's API has it")
