@@ -9,7 +9,7 @@ place. Tensors, dimensions and dtypes are not looked at here: the functions that
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cache
 from typing import Any, cast
@@ -33,17 +33,22 @@ class Kind:
     fits: Callable[[Any], bool]
 
 
-def _whole(x: Any) -> bool:
-    """An integer, or what stands for one: NumPy's, one known at run time, a tensor of one integer."""
+def _known(x: Any) -> bool:
+    """An integer, or what stands for one: NumPy's, a tensor of one integer."""
     if isinstance(x, Handle):
         return not x.value.dtype.is_float and all(n == 1 for n in x.value.shape)
-    return not isinstance(x, (bool, np.bool_)) and isinstance(x, (int, Index, np.integer))
+    return not isinstance(x, (bool, np.bool_)) and isinstance(x, (int, np.integer))
+
+
+def _whole(x: Any) -> bool:
+    """The same, or one known at run time."""
+    return isinstance(x, Index) or _known(x)
 
 
 def _number(x: Any) -> bool:
     if isinstance(x, Handle):
         return all(n == 1 for n in x.value.shape)
-    return isinstance(x, (int, float, Index, np.number, np.bool_))
+    return isinstance(x, (int, float, np.number, np.bool_))
 
 
 def _flag(x: Any) -> bool:
@@ -59,22 +64,22 @@ def _sequence(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return test
 
 
-_INT = Kind("an int", frozenset({int}), _whole)
-_INTS = Kind("a tuple of ints", frozenset(), _sequence(_whole))
+_INT, _SIZE = (Kind("an int", frozenset({int}), fits) for fits in (_known, _whole))
+_INTS, _SIZES = (Kind("a tuple of ints", frozenset(), _sequence(fits)) for fits in (_known, _whole))
 KINDS: Mapping[str, Kind] = {
     "bool": Kind("True or False", frozenset({bool}), _flag),
     "int": _INT,
-    "Int": _INT,
+    "Int": _SIZE,
     "float": Kind("a number", frozenset({float, int}), _number),
     "Number": Kind("a number", frozenset({float, int, bool}), _number),
     "str": Kind("a str", frozenset({str}), lambda x: isinstance(x, str)),
     "None": Kind("None", frozenset({type(None)}), lambda x: x is None),
     "Tensor": Kind("a Tensor", frozenset(), lambda x: isinstance(x, Handle)),
     "Sequence[int]": _INTS,
-    "Sequence[Int]": _INTS,
+    "Sequence[Int]": _SIZES,
     "tuple[int, ...]": _INTS,
     "tuple[int, int]": _INTS,
-    "Shape": _INTS,
+    "Shape": _SIZES,
     "Sequence[float]": Kind("a tuple of numbers", frozenset(), _sequence(_number)),
 }
 """The parts of annotations that say something here; a parameter with any other part takes what its function takes."""
@@ -84,6 +89,11 @@ _ELSEWHERE = frozenset(
     {"dim", "dims", "dim0", "dim1", "dim2", "axis", "sizes", "size", "output_size", "dtype", "device"}
 )
 """Parameters that every function gives to a reader of their own, whose messages name the shape."""
+_ASKED = frozenset({"dim", "dim0", "dim1", "dim2", "axis", "output_size"})
+"""Those of them whose readers refuse what is known at run time only, and in many functions: no call more for these."""
+_INTEGERS = frozenset({"int", "Dims", "Sequence[int]", "Sequence[Sequence[int]]", "None"})
+"""The parts of annotations of such parameters that take nothing that is known at run time only."""
+_NOW = Kind("known", frozenset({int, type(None)}), lambda x: not any(_at_run_time(x)))
 
 
 @cache
@@ -101,6 +111,23 @@ def _kind(annotation: str) -> Kind | None:
     words = " or ".join(dict.fromkeys(k.words for k in known))
     tests = [k.fits for k in known]
     return Kind(words, frozenset([c for k in known for c in k.exact]), lambda x: any(t(x) for t in tests))
+
+
+def _kind_of(parameter: str, annotation: str) -> Kind | None:
+    """The kind of a parameter: of those that have readers of their own, whether it is known when the op is called."""
+    if parameter not in _ELSEWHERE and annotation != "Dims":
+        return _kind(annotation)
+    is_asked = parameter not in _ASKED and {p.strip() for p in annotation.split("|")} <= _INTEGERS
+    return _NOW if is_asked else None
+
+
+def _at_run_time(x: Any) -> Iterator[Index]:
+    """What an argument has that is known at run time only."""
+    if isinstance(x, Index):
+        yield x
+    elif isinstance(x, (tuple, list)):
+        for i in cast("Sequence[Any]", x):
+            yield from _at_run_time(i)
 
 
 TYPES_KEPT = 64
@@ -142,6 +169,12 @@ class Signature:
             self.exact.add(types)
 
     def _refuse(self, parameter: str, kind: Kind, x: Any) -> None:
+        runtime = next(_at_run_time(x), None)
+        if runtime is not None:
+            raise DTypeError(
+                f"{self.name}: {parameter} must be known when the op is called, got {runtime}, which is known when "
+                "a variable is bound; give a number"
+            )
         if isinstance(x, (tuple, list)):
             parts = ", ".join(describe(i) for i in cast("Sequence[Any]", x)[:8])
             given = f"({parts})" if isinstance(x, tuple) else f"[{parts}]"
@@ -164,9 +197,7 @@ def signature(function: Callable[..., Any], name: str | None = None) -> Signatur
         return None
     given: Mapping[str, Any] = inner.__annotations__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    found = {
-        n: k for n in names if n not in _ELSEWHERE and (k := _kind(str(given.get(n, "Any")))) is not None
-    }
+    found = {n: k for n in names if (k := _kind_of(n, str(given.get(n, "Any")))) is not None}
     if not found:
         return None
     positional = names[: code.co_argcount]

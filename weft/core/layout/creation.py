@@ -395,8 +395,8 @@ def linspace(
 
 
 def eye(
-    n: int,
-    m: int | None = None,
+    n: Int,
+    m: Int | None = None,
     *,
     dtype: DType | None = None,
     device: str | None = None,

@@ -478,7 +478,7 @@ def resized(input: Tensor, size: Sequence[Any]) -> Tensor:
     return wrap(bc.reshape(flat, shape))
 
 
-def select(input: Tensor, dim: int, index: int) -> Tensor:
+def select(input: Tensor, dim: int, index: Int) -> Tensor:
     """Element `index` along dim, without that dimension."""
     k = axis("select", dim, value_of("select", input).shape)
     return getitem(input, (*[slice(None)] * k, index))

@@ -238,7 +238,7 @@ def flip(input: Tensor, *args: Dims, dims: Dims | None = None) -> Tensor:
     return wrap(apply(Op.FLIP, (v,), Axes(chosen))) if chosen else own(v)
 
 
-def roll(input: Tensor, shifts: Dims, dims: Dims | None = None) -> Tensor:
+def roll(input: Tensor, shifts: Int | Sequence[Int], dims: Dims | None = None) -> Tensor:
     """The elements moved by `shifts` places along `dims`, those that leave at one end entering at the other."""
     v = value_of("roll", input)
     if isinstance(shifts, Sequence) and not shifts:

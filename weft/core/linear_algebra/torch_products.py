@@ -22,6 +22,7 @@ from weft.core.linear_algebra.products import multi_dot
 from weft.core.pointwise.elementwise import pow, sqrt, where
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.dtypes import DType, int64
+from weft.ir.index import Int
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
@@ -94,7 +95,7 @@ def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     return cross_along(input, other, dim=dim)
 
 
-def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
+def vander(x: Tensor, N: Int | None = None, increasing: bool = False) -> Tensor:
     """The powers of each element of a vector as rows, the highest first unless increasing."""
     from weft.core.layout.creation import arange
 
