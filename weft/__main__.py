@@ -23,7 +23,7 @@ _SAMPLING = (
     ("repetition_penalty", float, 1.0),
 )  # fmt: skip
 DRAWN = frozenset({"top_k", "top_p", "min_p"})
-"""What says among which tokens one is drawn at random."""
+"""Options that say among which tokens one is drawn at random."""
 DRAFT_TOKENS = 4
 
 

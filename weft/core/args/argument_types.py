@@ -90,7 +90,7 @@ _ELSEWHERE = frozenset(
 )
 """Parameters that every function gives to a reader of their own, whose messages name the shape."""
 _ASKED = frozenset({"dim", "dim0", "dim1", "dim2", "axis", "output_size"})
-"""Those of them whose readers refuse what is known at run time only, and in many functions: no call more for these."""
+"""Parameters of many functions, whose readers refuse what is known at run time only: one call less for these."""
 _INTEGERS = frozenset({"int", "Dims", "Sequence[int]", "Sequence[Sequence[int]]", "None"})
 """The parts of annotations of such parameters that take nothing that is known at run time only."""
 _NOW = Kind("known", frozenset({int, type(None)}), lambda x: not any(_at_run_time(x)))
@@ -122,7 +122,7 @@ def _kind_of(parameter: str, annotation: str) -> Kind | None:
 
 
 def _at_run_time(x: Any) -> Iterator[Index]:
-    """What an argument has that is known at run time only."""
+    """The parts of an argument that are known at run time only."""
     if isinstance(x, Index):
         yield x
     elif isinstance(x, (tuple, list)):
