@@ -52,6 +52,7 @@ UNKNOWN: dict[str, Callable[[Any], object]] = {
     "std": lambda n: X.std(0, correction=n),
     "tril_indices": lambda n: weft.tril_indices(n, 2),
     "quantile": lambda n: X.quantile(n),
+    "lerp": lambda n: weft.lerp(X, X, n),
 }
 
 

@@ -43,6 +43,7 @@ from weft.errors import ArgumentError, DTypeError
 from weft.ir.dtypes import DTYPES, DType, Kind, bool_, float32
 from weft.ir.expr import normalize
 from weft.ir.graph import intern
+from weft.ir.index import Index
 from weft.ir.ops import ANY, BITS, FLOATS, Op
 from weft.lazy_dataclass import dataclass
 
@@ -904,6 +905,8 @@ def _within(x: Tensor, within: Callable[..., Tensor], bound: TensorLike) -> Tens
 @needs(one_dtype("input", "end", "weight"))
 def lerp(input: Tensor, end: Tensor, weight: TensorLike) -> Tensor:
     """input + weight * (end - input), from the nearer of both ends: a weight of 1 gives the end itself."""
+    if isinstance(weight, Index):
+        raise DTypeError(f"lerp: weight must be known when the op is called, got {weight}; give a number")
     if not isinstance(weight, Handle):
         nearer = (input, weight) if -0.5 < weight < 0.5 else (end, weight - 1)
     else:
