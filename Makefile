@@ -23,7 +23,7 @@ MUTATE ?=
 DEVICES ?= cpu dummy $(if $(wildcard /etc/OpenCL/vendors/*.icd),opencl) \
     $(if $(wildcard /usr/share/vulkan/icd.d/lvp_icd*.json),wgpu)
 
-.PHONY: help demo minilm pretrained gpt finetune gemma klein test lint pytest models surface samples fuzz mutate bench clean
+.PHONY: help demo minilm pretrained gpt finetune gemma klein test lint pytest models wheel surface samples fuzz mutate bench clean
 
 help:
 	@echo "make demo    train a small classifier on handwritten digits, and show what was fused"
@@ -35,6 +35,7 @@ help:
 	@echo "make klein   an image by a tiny random Flux 2 klein beside diffusers, or by real weights (KLEIN='--model FOLDER a cat')"
 	@echo "make test    ruff, pyright, the import contract, and every test"
 	@echo "make models  weft.models beside transformers and diffusers, which make tiny random ones"
+	@echo "make wheel   a wheel in dist/, with compiled programs in it"
 	@echo "make surface  the stubs of weft's namespaces, from the table of names (weft/surface/table.py)"
 	@echo "make samples  values and gradients of torch's own samples of each operator beside torch's (SAMPLES='linalg.')"
 	@echo "make fuzz    random programs on every backend against the reference (FUZZ_EXAMPLES=$(FUZZ_EXAMPLES))"
@@ -80,6 +81,9 @@ pytest: $(VENV)/dev.stamp $(VENV)/minilm.stamp $(VENV)/pretrained.stamp
 
 models: $(VENV)/models.stamp
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -p no:xdist tests/models/oracles.py
+
+wheel: $(VENV)/dev.stamp
+	$(BIN)/python tools/wheel.py dist
 
 surface: $(VENV)/dev.stamp
 	$(BIN)/python tools/surface.py

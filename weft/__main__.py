@@ -117,13 +117,19 @@ def cache(clear: bool) -> None:
         print(f"{used.folder}: {used.entries} entries, {used.nbytes:,} bytes")
 
 
-def prepare() -> None:
-    """Fills the cache on disk with basic programs, and says how far it is."""
+def prepare(pack: str | None = None) -> None:
+    """Fills the cache on disk with basic programs, and says how far it is. `pack`: a file that gets them, too."""
     from weft import prepare as basics
+    from weft.backends.cpu.machine import PACKED_LEVELS
 
     start = time.perf_counter()
-    for p in basics.prepare(basics.SAMPLES):
-        print(f"{p.done} of {p.count}: {p.name} ({time.perf_counter() - start:.1f} s)", flush=True)
+    made = basics.prepare(basics.SAMPLES) if pack is None else basics.pack_of(basics.SAMPLES, PACKED_LEVELS)
+    for p in made:
+        if isinstance(p, bytes):
+            Path(str(pack)).write_bytes(p)
+            print(f"{pack}: {len(p):,} bytes")
+        else:
+            print(f"{p.done} of {p.count}: {p.name} ({time.perf_counter() - start:.1f} s)", flush=True)
     cache(False)
 
 
@@ -260,7 +266,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     commands.add_parser("bench", help="weft's benchmarks, beside what else is installed", add_help=False)
     cached = commands.add_parser("cache", help="where compiled programs are kept, and how much they take")
     cached.add_argument("--clear", action="store_true", help="remove them")
-    commands.add_parser("prepare", help="compile what first steps of common models need, ahead of time")
+    preparing = commands.add_parser(
+        "prepare", help="compile what first steps of common models need, ahead of time"
+    )
+    preparing.add_argument(
+        "--pack", metavar="FILE", help="write programs for levels of processors, for a package of weft"
+    )
     writing = commands.add_parser("generate", help="a text written on by the model in a folder, or GGUF file")
     writing.add_argument("folder", help="with config.json, safetensors and tokenizer.json; or a GGUF file")
     writing.add_argument("prompt")
@@ -303,7 +314,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             case "demo":
                 demo()
             case "prepare":
-                prepare()
+                prepare(chosen.pack)
             case "explain":
                 explain(chosen.expression, chosen.time, chosen.kernel, chosen.show)
             case "generate":

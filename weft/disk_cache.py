@@ -34,7 +34,20 @@ MAX_BYTES = 512 << 20
 """Beyond this, the entries that were not used for longest are removed."""
 
 KINDS = frozenset(
-    {"costs", "family", "image", "kernel", "layouts", "limits", "links", "native", "plan", "times", "trial"}
+    {
+        "costs",
+        "family",
+        "image",
+        "kernel",
+        "layouts",
+        "limits",
+        "links",
+        "native",
+        "plan",
+        "sources",
+        "times",
+        "trial",
+    }
 )
 """The kinds of entries, each in a folder of its own."""
 
@@ -75,12 +88,18 @@ def compiler() -> str:
     """A hash of what in weft decides what programs become: its version, and the state of its sources."""
     home = Path(__file__).parent
     h = hashlib.sha256(__version__.encode())
-    for folder in ("ir", "scheduler", "backends"):
-        for path, _, names in sorted(os.walk(home / folder)):
-            for name in sorted(n for n in names if n.endswith(".py")):
-                found = os.stat(os.path.join(path, name))
-                h.update(f"{path[len(str(home)) :]}/{name} {found.st_size} {found.st_mtime_ns}\n".encode())
+    for path in sources():
+        found = os.stat(path)
+        h.update(f"{path[len(str(home)) :]} {found.st_size} {found.st_mtime_ns}\n".encode())
     return h.hexdigest()
+
+
+def sources() -> Iterator[str]:
+    """The paths of weft's sources that decide what programs become, in order."""
+    for folder in ("ir", "scheduler", "backends"):
+        for path, _, names in sorted(os.walk(Path(__file__).parent / folder)):
+            for name in sorted(n for n in names if n.endswith(".py")):
+                yield os.path.join(path, name)
 
 
 def get(kind: str, key: str) -> bytes | None:

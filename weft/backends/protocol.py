@@ -392,6 +392,16 @@ class Foretold(Protocol):
 
 
 @runtime_checkable
+class Levelled(Protocol):
+    """A device that runs code which was compiled elsewhere for a level of such devices. Optional."""
+
+    @property
+    def levels(self) -> Sequence[str]:
+        """Names of the levels that it belongs to, the most able first."""
+        ...
+
+
+@runtime_checkable
 class Alike(Protocol):
     """A device that runs the code of others like it as it is, so that many are planned for as one. Optional."""
 

@@ -12,12 +12,14 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import weft
-from weft import disk_cache, settings
+from weft import disk_cache, pack, settings
+from weft.backends import registry
 from weft.errors import ArgumentError
 from weft.lazy_dataclass import dataclass
 from weft.prepare.networks import NETWORKS
 from weft.prepare.products import Products
 from weft.prepare.routines import ROUTINES
+from weft.scheduler import programs
 from weft.scheduler.basic import tiers
 
 
@@ -45,6 +47,34 @@ class Progress:
     done: int
     count: int
     name: str
+
+
+def pack_of(samples: Sequence[Work], levels: Sequence[str]) -> Iterator[Progress | bytes]:
+    """Prepares samples, and compiles their programs for levels of processors; what was done, and last the bytes of the
+    file that comes with weft.
+
+    Raises `ArgumentError` as `prepare` does, and where the process has computed other things, or the cache has plans:
+    what these ran would be missing.
+
+    Example: `*_, data = pack_of(SAMPLES, PACKED_LEVELS)`. Source: `weft/pack.py`.
+    """
+    from weft.prepare.packing import packed
+
+    used = disk_cache.usage().entries
+    device = registry.open_device("cpu:0")
+    if used or programs.known(device):
+        raise ArgumentError(
+            "pack_of: a pack is made by a process that computed nothing yet, with an empty cache; set "
+            "WEFT_CACHE_DIR to an empty folder"
+        )
+    count = len(samples) + len(levels)
+    for p in prepare(samples):
+        yield Progress(p.done, count, p.name)
+    entries: dict[tuple[str, str], bytes] = {}
+    for n, level in enumerate(levels, 1):
+        entries.update(packed(programs.known(device), [level]))
+        yield Progress(len(samples) + n, count, level)
+    yield pack.written(entries)
 
 
 def prepare(samples: Sequence[Work]) -> Iterator[Progress]:

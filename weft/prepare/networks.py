@@ -9,6 +9,7 @@ import weft
 from weft import Tensor, nn, optim
 from weft.lazy_dataclass import dataclass
 from weft.nn import functional as F
+from weft.prepare.convolutional import UNet, bottlenecks, dense, inverted, isotropic
 
 CLASSES, MANY_CLASSES = 10, 1000
 
@@ -172,6 +173,10 @@ def _momentum(net: nn.Module) -> optim.Optimizer:
     return optim.SGD(net.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
 
 
+def _heavy(net: nn.Module) -> optim.Optimizer:
+    return optim.SGD(net.parameters(), lr=1e-3, momentum=0.9)
+
+
 NETWORKS = (
     Sample("perceptron, Adam", _perceptron, (50, 784), _adam),
     Sample("perceptron, SGD", _perceptron, (50, 784), _sgd),
@@ -189,5 +194,14 @@ NETWORKS = (
     Sample("vision transformer, Adam", _Vision, (4, 3, 64, 64), _adam),
     Sample("convolutions, SGD", lambda: _convolutions(nn.ReLU), (2, 3, 64, 64), _momentum),
     Sample("convolutions, Adam", lambda: _convolutions(nn.Hardswish), (2, 3, 64, 64), _adam),
+    Sample("bottlenecks, SGD", bottlenecks, (2, 3, 64, 64), _momentum),
+    Sample("inverted bottlenecks, Adam", lambda: inverted(3, nn.ReLU, nn.Hardsigmoid), (2, 3, 48, 48), _adam),
+    Sample(
+        "inverted bottlenecks, SGD", lambda: inverted(5, nn.Hardswish, nn.Hardsigmoid), (2, 3, 48, 48), _heavy
+    ),
+    Sample("inverted bottlenecks, AdamW", lambda: inverted(3, nn.SiLU, nn.Sigmoid), (2, 3, 48, 48), _adamw),
+    Sample("dense blocks, Adam", dense, (2, 3, 48, 48), _adam),
+    Sample("isotropic blocks, AdamW", isotropic, (2, 3, 64, 64), _adamw),
+    Sample("U-Net, Adam", lambda: UNet(16, CLASSES), (2, 3, 32, 32), _adam),
 )
 """The networks, smallest first."""

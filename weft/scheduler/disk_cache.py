@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from weft import disk_cache, settings
+from weft import disk_cache, pack, settings
 from weft.backends.protocol import Code, CopyBytes, Device, DeviceInfo, Launch, Step
 from weft.ir.forks import forkable
 from weft.ir.index import Var
@@ -68,9 +68,14 @@ def describe(info: DeviceInfo) -> str:
 def store_image(image: bytes, names: Sequence[str]) -> str:
     """Keep an image with the names of the programs in it; its own name."""
     key = disk_cache.digest(image)
-    head = json.dumps(list(names)).encode()
-    disk_cache.put("image", key, struct.pack("<I", len(head)) + head + image)
+    disk_cache.put("image", key, image_entry(image, names))
     return key
+
+
+def image_entry(image: bytes, names: Sequence[str]) -> bytes:
+    """The entry of an image, on disk or in a pack."""
+    head = json.dumps(list(names)).encode()
+    return struct.pack("<I", len(head)) + head + image
 
 
 def store(key: str, plan: Unrolled, where: Sequence[tuple[str, str]]) -> None:
@@ -207,7 +212,7 @@ def image_codes(key: str, device: Device) -> Mapping[str, Code]:
         if found is not None:
             _images.move_to_end(at)
             return found
-        data = disk_cache.get("image", key)
+        data = disk_cache.get("image", key) or pack.get("image", key)
         if data is None:
             raise KeyError(key)
         (length,) = struct.unpack_from("<I", data)

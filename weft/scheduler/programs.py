@@ -95,8 +95,7 @@ def _missing(
     for a in dict.fromkeys(algorithms):
         if (a, kind, busy) in _compiled:
             continue
-        key = kernel_cache.key_of(a, device, busy)
-        kept = None if key is None else kernel_cache.load(key, device)
+        key, kept = kernel_cache.found(a, device, busy)
         if kept is None:
             found[a] = key
         else:
@@ -136,13 +135,25 @@ class _Programs(Sequence[Program]):
             yield self[number]
 
     def _make(self, a: Algorithm) -> None:
-        with numerics.switched(a.pinned):  # in the thread that builds, too
-            plain = lower(schedule(a, self._info))
-            self._made.append(
-                replace(optimized(plain, self._info, a.pinned), name=f"{plain.name}_{next(_numbers)}")
-            )
-        # asked before loops are split, for one store: no pass reads an element later than it was read
-        self.in_place.append(in_place_pairs(plain))
+        made, in_place = program_of(a, self._info)
+        self._made.append(replace(made, name=f"{made.name}_{next(_numbers)}"))
+        self.in_place.append(in_place)
+
+
+def program_of(a: Algorithm, info: DeviceInfo) -> tuple[Program, frozenset[tuple[int, int]]]:
+    """The program of an algorithm, and its (written, read) parameters that may be one memory."""
+    with numerics.switched(a.pinned):  # in the thread that builds, too
+        plain = lower(schedule(a, info))
+        made = optimized(plain, info, a.pinned)
+    # asked before loops are split, for one store: no pass reads an element later than it was read
+    return made, in_place_pairs(plain)
+
+
+def known(device: Device) -> list[Algorithm]:
+    """The algorithms whose programs this process has for a device."""
+    kind = device_class(device)
+    with _lock:
+        return [a for a, of, busy in _compiled if of == kind and not busy]
 
 
 def compiled(

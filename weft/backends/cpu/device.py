@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from weft import disk_cache, settings
+from weft import disk_cache, pack, settings
 from weft.backends import costs
 from weft.backends.boxes import BoxCopy, runs
 from weft.backends.costs import CostModel
@@ -40,7 +40,7 @@ from weft.lazy_dataclass import dataclass
 
 from .allocator import SMALL_BYTES, Borrowed, MemoryBlock, Portion, size_class
 from .llvm import DEFAULT_OPTIMIZATION, LLVMError, Loaded, Optimization, Target, load_objects, version
-from .machine import Machine, host, portable, usable_threads
+from .machine import Machine, host, levels, portable, usable_threads
 from .runner import Instruction, NativePlan
 from .runtime import Runtime, open_runtime
 
@@ -334,6 +334,10 @@ class CpuDevice:
         features = hashlib.sha256(target.features.encode()).hexdigest()[:16]
         return f"{target.triple} {target.cpu} {features} llvm {version()} cores {self._info.cores}"
 
+    @property
+    def levels(self) -> tuple[str, ...]:
+        return levels(self.runtime.machine.target)
+
     def _costs_key(self) -> str:
         return disk_cache.digest("costs 2", self.fingerprint())
 
@@ -449,15 +453,23 @@ def describe(machine: Machine) -> DeviceInfo:
 
 
 def cached_ir(text: str, target: Target, optimization: Optimization = DEFAULT_OPTIMIZATION) -> bytes:
-    """`compile_ir`, answered from disk where it can be."""
+    """`compile_ir`, answered from disk, or by what came with weft, where it can be."""
     key = disk_cache.digest(text, repr(target), repr(optimization), version())
     found = disk_cache.get("native", key)
+    if found is None:
+        packed = (pack.get("native", packed_native(text, level)) for level in levels(target))
+        found = next(filter(None, packed), None)
     if found is None:
         from .llvm import compile_ir
 
         found = compile_ir(text, target, optimization)
         disk_cache.put("native", key, found)
     return found
+
+
+def packed_native(text: str, level: str) -> str:
+    """The name in a pack of a native text's object file for a level."""
+    return disk_cache.digest("packed", text, level)
 
 
 class CpuBackend:

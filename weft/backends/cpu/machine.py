@@ -120,6 +120,44 @@ def portable(machine: Machine, level: str) -> Machine:
     )
 
 
+PACKED_LEVELS = ("x86-64-v4", "x86-64-v3")
+"""The levels for which compiled programs may come with weft, the most able first."""
+
+
+def levels(target: Target) -> tuple[str, ...]:
+    """The levels of `PACKED_LEVELS` whose code a target runs, with vectors no wider than it uses."""
+    if not _is_x86(target.triple):
+        return ()
+    features = set(target.features.split(","))
+    width, _ = vector_shape(target)
+    wanted = {name: _LEVELS[name] for name in PACKED_LEVELS}
+    return tuple([
+        name for name, level in wanted.items()
+        if level.vector_bytes <= width and features.issuperset(level.features.split(","))
+    ])  # fmt: skip
+
+
+def described(level: str) -> Machine:
+    """An ordinary machine of a level, for which programs are scheduled that others run.
+
+    Raises ValueError as `portable` does.
+    """
+    common = Machine(
+        target=host_target(),
+        vector_bytes=0,
+        vector_registers=0,
+        cores=8,
+        hardware_threads=16,
+        l1d_bytes=_DEFAULT_L1D,
+        l1d_ways=_DEFAULT_L1D_WAYS,
+        l2_bytes=2 * _DEFAULT_L2,
+        l3_bytes=4 * _DEFAULT_L3,
+        l3_cores=8,
+        memory_bytes=4 * _DEFAULT_MEMORY,
+    )
+    return portable(common, level)
+
+
 def vector_shape(target: Target) -> tuple[int, int]:
     """(vector bytes, vector registers) that code for `target` should use.
 

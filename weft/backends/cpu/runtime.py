@@ -28,7 +28,7 @@ Builder = Callable[[str, Target, Optimization], bytes]
 """IR text, target, effort -> object file, as `compile_ir` does it. A disk cache wraps that in one of these."""
 
 # The text is written as it should run, and LLVM's pipeline would take as long again as its code generator.
-_OPTIMIZATION = Optimization(level=0)
+OPTIMIZATION = Optimization(level=0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,8 +74,7 @@ def load_runtime(machine: Machine, build: Builder = compile_ir, *, futex: bool =
 
     Its code is kept until the process ends, which calls it then and when it forks.
     """
-    text = runtime_ir(machine.target.triple, futex=futex, python=direct.AVAILABLE)
-    native = build(text, machine.target, _OPTIMIZATION)
+    native = build(native_text(machine, futex), machine.target, OPTIMIZATION)
     imports = _system_symbols() | (direct.symbols() if direct.AVAILABLE else {})
     code = load_object(native, (*EXPORTS, *(["weft_direct"] if direct.AVAILABLE else [])), imports)
     at = code.address
@@ -88,6 +87,11 @@ def load_runtime(machine: Machine, build: Builder = compile_ir, *, futex: bool =
     calls = DirectCalls(at("weft_direct")) if direct.AVAILABLE else None
     symbols = {name: at(name) for name in ("weft_parallel", *half.EXPORTS)}
     return Runtime(machine, pool, runner, allocator, symbols, code, calls)
+
+
+def native_text(machine: Machine, futex: bool = True) -> str:
+    """LLVM IR of the runtime for a machine's system."""
+    return runtime_ir(machine.target.triple, futex=futex, python=direct.AVAILABLE)
 
 
 _opening = threading.Lock()
