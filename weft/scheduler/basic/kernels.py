@@ -78,8 +78,10 @@ class Kernels:
         """By the keys of pieces; None for those that are split."""
         self.made: set[Node] = set()
         """The nodes that kernels compute, up to here."""
-        self.there: dict[Algorithm, bool] = {}
-        """The algorithms up to here; False for those whose programs have to be compiled."""
+        self.there: set[Algorithm] = set()
+        """The algorithms up to here, and those whose programs need not be compiled."""
+        self.absent: set[Algorithm] = set()
+        """The algorithms that were looked for in vain."""
         self.missing = 0
         """The number of programs that have to be compiled."""
 
@@ -112,36 +114,34 @@ class Kernels:
     def _chosen(self, piece: Piece, key: Key) -> _Sized | None:
         """The kernels of a piece alike; None where it is better to split it."""
         found = self._of(piece)
-        parts = split(piece)
-        if len(parts) > 1:
+        new = self._missing([found]) if found is not None else set[Algorithm]()
+        if found is None or new:
+            parts = split(piece)
             if found is None:
-                return None
-            new = self._missing([found])
-            if new:
+                if len(parts) > 1:
+                    return None
+                found = self._of_sizes(piece)
+                new = self._missing([found])
+            elif len(parts) > 1:
                 of_parts = [self._of(p) for p in parts]
                 if None not in of_parts:
                     others = len(self._missing([x for x in of_parts if x is not None]))
-                    if (len(new) - others) * PROGRAM_SECONDS > self.counts.get(key, 1) * len(
-                        parts
-                    ) * KERNEL_SECONDS:
+                    saved = (len(new) - others) * PROGRAM_SECONDS
+                    if saved > self.counts.get(key, 1) * len(parts) * KERNEL_SECONDS:
                         return None
-        if found is None:
-            found = self._of_sizes(piece)
-        self._take(found)
+        self.there |= new
+        self.missing += len(new)
         return found
 
     def _missing(self, found: Sequence[_Sized]) -> set[Algorithm]:
         """The algorithms of these kernels whose programs are not there, nor to be compiled for others."""
-        wanted = dict.fromkeys(
-            s.algorithm for x in found for s in x.kernels.specs if s.algorithm not in self.there
-        )
-        return set(missing(list(wanted), self.device)) if wanted else set()
-
-    def _take(self, found: _Sized) -> None:
-        """Count these kernels among those that are needed."""
-        new = self._missing([found])
-        self.there.update({s.algorithm: s.algorithm not in new for s in found.kernels.specs})
-        self.missing += len(new)
+        wanted = {s.algorithm for x in found for s in x.kernels.specs} - self.there
+        asked = wanted - self.absent
+        if asked:
+            absent = set(missing(list(asked), self.device))
+            self.absent |= absent
+            self.there |= asked - absent
+        return wanted & self.absent
 
     def _of(self, piece: Piece) -> _Sized | None:
         """The kernels of a piece's form; None where it has none but for its sizes."""
