@@ -150,15 +150,15 @@ def bottlenecks() -> nn.Module:
     return _headed(16, nn.MaxPool2d(3, 2, 1), Bottleneck(16, 16, 1), Bottleneck(32, 32, 2), width=64)
 
 
-def inverted(size: int, act: Act, gate: Act) -> nn.Module:
+def inverted(width: int, size: int, act: Act, gate: Act) -> nn.Module:
     """A network of inverted bottlenecks with these windows."""
-    return _headed(16, Inverted(16, size, 1, act, gate), Inverted(16, size, 2, act, gate), width=16)
+    return _headed(width, *[Inverted(width, size, stride, act, gate) for stride in (1, 2, 1)], width=width)
 
 
 def dense() -> nn.Module:
     """Two dense blocks, halved between them."""
-    halved = nn.Sequential(nn.BatchNorm2d(40), nn.ReLU(), conv(40, 20, 1), nn.AvgPool2d(2, 2))
-    return _headed(16, Dense(16, 8, 3), halved, Dense(20, 8, 4), nn.BatchNorm2d(52), nn.ReLU(), width=52)
+    halved = nn.Sequential(nn.BatchNorm2d(80), nn.ReLU(), conv(80, 40, 1), nn.AvgPool2d(2, 2))
+    return _headed(32, Dense(32, 16, 3), halved, Dense(40, 16, 4), nn.BatchNorm2d(104), nn.ReLU(), width=104)
 
 
 def isotropic() -> nn.Module:

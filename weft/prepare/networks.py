@@ -195,12 +195,21 @@ NETWORKS = (
     Sample("convolutions, SGD", lambda: _convolutions(nn.ReLU), (2, 3, 64, 64), _momentum),
     Sample("convolutions, Adam", lambda: _convolutions(nn.Hardswish), (2, 3, 64, 64), _adam),
     Sample("bottlenecks, SGD", bottlenecks, (2, 3, 64, 64), _momentum),
-    Sample("inverted bottlenecks, Adam", lambda: inverted(3, nn.ReLU, nn.Hardsigmoid), (2, 3, 48, 48), _adam),
+    # images whose halves are odd
+    Sample("bottlenecks, Adam", bottlenecks, (4, 3, 60, 60), _adam),
     Sample(
-        "inverted bottlenecks, SGD", lambda: inverted(5, nn.Hardswish, nn.Hardsigmoid), (2, 3, 48, 48), _heavy
+        "inverted bottlenecks, SGD",
+        lambda: inverted(32, 5, nn.Hardswish, nn.Hardsigmoid),
+        (2, 3, 48, 48),
+        _heavy,
     ),
-    Sample("inverted bottlenecks, AdamW", lambda: inverted(3, nn.SiLU, nn.Sigmoid), (2, 3, 48, 48), _adamw),
-    Sample("dense blocks, Adam", dense, (2, 3, 48, 48), _adam),
+    Sample(
+        "inverted bottlenecks, Adam", lambda: inverted(16, 3, nn.ReLU, nn.Hardsigmoid), (2, 3, 44, 44), _adam
+    ),
+    Sample(
+        "inverted bottlenecks, AdamW", lambda: inverted(32, 3, nn.SiLU, nn.Sigmoid), (4, 3, 48, 48), _adamw
+    ),
+    Sample("dense blocks, SGD", dense, (2, 3, 60, 60), _heavy),
     Sample("isotropic blocks, AdamW", isotropic, (2, 3, 64, 64), _adamw),
     Sample("U-Net, Adam", lambda: UNet(16, CLASSES), (2, 3, 32, 32), _adam),
 )
