@@ -59,7 +59,7 @@ LAYOUTS = (
     Layouts(
         3, ((0, 1, 3), (1, 0, 3), (0, 3, 1), (3, 0, 1)), ((0, 3, 2), (3, 0, 2), (0, 2, 3), (2, 0, 3)), LENGTHS
     ),
-    Layouts(3, ((1, 3), (3, 1)), ((0, 3, 2),), LENGTHS),
+    Layouts(3, ((1, 3), (3, 1)), ((0, 3, 2),), tuple([(n,) for n in REDUCED_BOUNDS[:2]])),
     Layouts(3, ((1, 0, 3),), ((2, 3), (3, 2)), LENGTHS),
     Layouts(3, ((0, 3, 4, 2),), ((3, 1, 4),), ((SMALL_BOUND, SMALL_BOUND), (REDUCED_BOUNDS[0], SMALL_BOUND))),
     *[

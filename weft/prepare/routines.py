@@ -64,6 +64,7 @@ def _elements() -> Iterator[Tensor]:
             yield getattr(x, name)(y)
             yield getattr(x, name)(0.7)
             yield getattr(x, name)(k)
+            yield from (getattr(x, name)(plain) for plain in (0.5, 1.0, 2.0))
         for name in (*binary[4:], *compared):
             yield getattr(x, name)(y)
         for name in compared:

@@ -69,10 +69,11 @@ class _Sized:
 
 
 class Kernels:
-    """The kernels of one graph's pieces. `counts`: how often a key comes."""
+    """The kernels of one graph's pieces. `counts`: how often a key comes. `whole`: pieces are not split to share programs,
+    as others that have them more often will not."""
 
-    def __init__(self, device: Device, counts: Mapping[Key, int]) -> None:
-        self.device, self.counts = device, counts
+    def __init__(self, device: Device, counts: Mapping[Key, int], whole: bool = False) -> None:
+        self.device, self.counts, self.whole = device, counts, whole
         self.name, self.buffers = device.info.name, device.info.bounds.parameters
         self.known: dict[Key, _Sized | None] = {}
         """By the keys of pieces; None for those that are split."""
@@ -122,7 +123,7 @@ class Kernels:
                     return None
                 found = self._of_sizes(piece)
                 new = self._missing([found])
-            elif len(parts) > 1:
+            elif len(parts) > 1 and not self.whole:
                 of_parts = [self._of(p) for p in parts]
                 if None not in of_parts:
                     others = len(self._missing([x for x in of_parts if x is not None]))

@@ -60,7 +60,7 @@ class Draft:
     def kernels(self, device: Device, most: int | None = None) -> Basic | None:
         """The kernels of the pieces. None where more than `most` programs would have to be compiled for them: the rest
         of the kernels is not made then."""
-        kernels = Kernels(device, Counter(self.keys))
+        kernels = Kernels(device, Counter(self.keys), whole=most is None)
         found: list[BasicKernel] = []
         for piece, key in zip(self.cut.pieces, self.keys, strict=True):
             found += kernels.of(piece, key, self.cut.homes)
