@@ -69,8 +69,8 @@ class _Sized:
 
 
 class Kernels:
-    """The kernels of one graph's pieces. `counts`: how often a key comes. `whole`: pieces are not split to share programs,
-    as others that have them more often will not."""
+    """The kernels of one graph's pieces. `counts`: how often a key comes. `whole`: pieces are not split to share
+    programs, as others that have them more often will not."""
 
     def __init__(self, device: Device, counts: Mapping[Key, int], whole: bool = False) -> None:
         self.device, self.counts, self.whole = device, counts, whole
