@@ -185,13 +185,14 @@ def call(context: bool = True) -> Callable[[Callable[..., Any]], Callable[..., t
         @wraps(f)
         def run(self: EmulatedDriver, *args: Any) -> tuple[Any, ...]:
             try:
-                if not self.initialized and f.__name__ not in ("cuInit", "cuDriverGetVersion"):
-                    raise Refused(Status.CUDA_ERROR_NOT_INITIALIZED)
-                if context and getattr(self.current, "context", None) is None:
-                    raise Refused(Status.CUDA_ERROR_INVALID_CONTEXT)
-                if context and self.lost is not None:
-                    raise Refused(self.lost)
-                result = f(self, *args)
+                with self.turns:  # any thread may call, as it may the driver
+                    if not self.initialized and f.__name__ not in ("cuInit", "cuDriverGetVersion"):
+                        raise Refused(Status.CUDA_ERROR_NOT_INITIALIZED)
+                    if context and getattr(self.current, "context", None) is None:
+                        raise Refused(Status.CUDA_ERROR_INVALID_CONTEXT)
+                    if context and self.lost is not None:
+                        raise Refused(self.lost)
+                    result = f(self, *args)
             except Refused as error:
                 return (error.status, None)
             except PtxError:
@@ -233,6 +234,7 @@ class EmulatedDriver:
     graphs: int = 0
     """How many executable ones there are."""
     current: threading.local = field(default_factory=threading.local)
+    turns: Any = field(default_factory=threading.RLock)
     context: Context = field(default_factory=Context)
 
     CUdevice_attribute = _namespace(
