@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, note, settings
 
+import weft
 from weft.backends.registry import open_device
 from weft.backends.storage import Storage
 from weft.core.execute import run
@@ -19,6 +21,8 @@ from weft.testing.programs import GraphProgram, numpy_leaf
 from weft.testing.reference import evaluate
 from weft.testing.strategies import elementwise_programs, programs, reduction_programs, view_programs
 from weft.testing.tolerance import allowed, difference
+
+from .test_loops import random_step
 
 EXAMPLES = int(os.environ.get("WEFT_FUZZ_EXAMPLES", "0"))
 KINDS = {
@@ -65,3 +69,22 @@ def test_basic_plans_compute_what_the_reference_does(kind: str, device: str) -> 
             assert wrong is None, f"output {k}: {wrong}"
 
     compare()
+
+
+def test_basic_plans_of_random_loops_compute_what_final_ones_do() -> None:
+    rng = np.random.default_rng(EXAMPLES or 5)
+    for _ in range(EXAMPLES or 20):
+        weights = [weft.from_numpy(rng.uniform(-1, 1, s).astype(np.float32)) for s in ((4, 4), (4,))]
+        start = [weft.from_numpy(rng.uniform(-1, 1, s).astype(np.float32)) for s in ((3, 4), (4,))]
+        xs = weft.from_numpy(rng.uniform(-1, 1, (int(rng.integers(1, 6)), 3, 4)).astype(np.float32))
+        given = [*weights, *start, xs]
+        for t in given:
+            t.requires_grad_()
+        (a, b), ys = weft.scan(random_step(rng, weights), tuple(start), xs, reverse=bool(rng.integers(2)))
+        loss = sum((t.square().sum() for t in (a, b, *ys)), weft.zeros(()))
+        grads = [g for g in weft.autograd.grad(loss, given, allow_unused=True) if g is not None]
+        todo = [t for t in (a, b, *ys, *grads) if t.value.node.storage is None]
+        found = computed([t.value.node for t in todo], "cpu:0")
+        assert found is not None
+        for t, mine in zip(todo, found, strict=True):
+            np.testing.assert_allclose(mine.numpy(), t.numpy(), rtol=2e-4, atol=2e-4)

@@ -9,13 +9,13 @@ import pytest
 
 import weft
 import weft.nn.functional as F
-from weft import Tensor
+from weft import Tensor, nn
 from weft.backends.registry import open_device
 from weft.ir.calls import expand_calls
 from weft.ir.graph import Node
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.ops import Op
-from weft.scheduler.basic import kernels, unfold
+from weft.scheduler.basic import kernels, loops, unfold
 from weft.scheduler.basic.cut import MAX_CALLS, MAX_POSITIONAL_CALLS, pieces
 from weft.scheduler.basic.form import formed
 from weft.scheduler.basic.plan import basic, draft
@@ -386,9 +386,75 @@ def test_a_write_in_place_of_what_is_read_later_copies_it_first() -> None:
     np.testing.assert_allclose(value(z + y), both + want, rtol=1e-6)
 
 
-def test_loops_have_no_basic_kernels() -> None:
+def test_the_pieces_of_a_loop_are_kernels_for_any_number_of_steps() -> None:
     def step(carry: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        return carry + x, carry * x
+        now = (carry * 0.5 + x).tanh()
+        return now, carry * x
 
-    _, ys = weft.scan(step, leaf(3), leaf(5, 3))
-    assert pieces(job_of(ys).outputs) is None
+    known = set[Algorithm]()
+    for length, width in ((5, 3), (9, 4)):
+        last, ys = weft.scan(step, leaf(width), leaf(length, width))
+        assert set(ops(last, ys)) == {Op.LOOP}
+        made = basic(job_of(last, ys), open_device("cpu:0"))
+        assert made is not None and len(made.steps) == 1
+        assert not known or known == set(made.algorithms)
+        known = set(made.algorithms)
+        for t in (last, ys, ys.sum(0), last.reshape(1, -1)):
+            np.testing.assert_allclose(value(t), t.numpy(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("most", [0, 5, 6])
+def test_loops_of_more_steps_than_programs_are_for_have_their_own(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(loops, "MOST_STEPS", most)
+    monkeypatch.setattr(loops, "MOST_ROWS", most + 1)
+    last, ys = weft.scan(lambda c, x: ((c * 0.5 + x).tanh(), c * x), leaf(3), leaf(6, 3))
+    for t in (last, ys):
+        np.testing.assert_allclose(value(t), t.numpy(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_loops_and_their_gradients_by_basic_plans(reverse: bool) -> None:
+    w, x, h = (leaf(*s).requires_grad_() for s in ((4, 4), (6, 2, 4), (2, 4)))
+
+    def step(carry: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        def inner(c: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+            return c * 0.9 + row, c.sin()
+
+        now = (carry @ w + x).tanh()
+        last, rows = weft.scan(inner, now[0], now)
+        return now + last, rows * 2
+
+    last, ys = weft.scan(step, h, x, reverse=reverse)
+    loss = (ys * ys).sum() + last.sum()
+    found = [t for t in (loss, *weft.autograd.grad(loss, [w, x, h])) if t is not None]
+    mine = [value(t) for t in found]
+    for t, own in zip(found, mine, strict=True):
+        np.testing.assert_allclose(own, t.numpy(), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("of", [
+    lambda x: x.sort().values, lambda x: x.sort(descending=True).indices, lambda x: x.topk(3).values,
+    lambda x: x.cumsum(0), lambda x: x.cumprod(0), lambda x: x.cummax(0).values, lambda x: x.unique(),
+])  # fmt: skip
+def test_what_is_sorted_and_summed_up_by_basic_plans(of: Callable[[Tensor], Tensor]) -> None:
+    for length in (7, 300, 5000):
+        t = of(leaf(length))
+        if t.value.node.op is not Op.BUFFER:
+            np.testing.assert_allclose(value(t), t.numpy(), rtol=2e-5, atol=1e-5)
+
+
+def test_recurrent_layers_share_programs_of_all_lengths() -> None:
+    known = set[Algorithm]()
+    for length in (5, 8):
+        layer = nn.LSTM(4, 6, 2, batch_first=True)
+        weft.realize(*layer.parameters())
+        x = leaf(3, length, 4).requires_grad_()
+        y, _ = layer(x)
+        grads = weft.autograd.grad((y * y).sum(), [x, *layer.parameters()])
+        made = basic(job_of(y, *[g for g in grads if g is not None]), open_device("cpu:0"))
+        assert made is not None
+        assert not known or known == set(made.algorithms)
+        known = set(made.algorithms)
+        np.testing.assert_allclose(value(y), y.numpy(), rtol=2e-5, atol=2e-5)

@@ -110,6 +110,29 @@ def test_a_graph_that_comes_once_is_built_for_by_nobody(asked: Asked) -> None:
     assert not asked.tasks
 
 
+def test_what_runs_longer_than_it_takes_to_build_is_asked_for_at_its_first_run(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiers, "BYTES_PER_SECOND", 1.0)
+    computed()
+    assert not asked.tasks
+    computed()
+    assert len(asked.tasks) == 1
+
+
+def test_steps_of_a_loop_count_as_often_as_they_run() -> None:
+    def seconds(length: int) -> float:
+        x = weft.tensor(np.ones((length, 8), np.float32))
+        last, _ = weft.scan(lambda c, row: (c * 0.5 + row.exp(), row), weft.zeros(8), x)
+        own = snapshot(signature([last.value.node]))
+        made = basic_plans.basic(Job(own.outputs, own.leaves, (), {}), open_device("cpu:0"))
+        assert made is not None
+        return tiers._run_seconds(made.plan(open_device("cpu:0"))[0].items)
+
+    short, long = seconds(10), seconds(1000)
+    assert 80 < long / short < 101
+
+
 def test_what_takes_long_to_build_is_asked_for_at_once(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiers, "ASK_AT_ONCE_SECONDS", 0.0)
     computed()

@@ -203,6 +203,38 @@ def _steps() -> Iterator[Tensor]:
     yield weft.cat([tokens, token], 1)
 
 
+def _sequences() -> Iterator[Tensor]:
+    """Recurrent layers over sequences, trained; running sums, and what is sorted. Of two lengths: plans for all
+    sizes have programs of their own."""
+    layers = (
+        nn.LSTM(6, 8, 2, batch_first=True),
+        nn.GRU(6, 8, batch_first=True),
+        nn.LSTM(6, 8, bidirectional=True),
+    )
+    heads = nn.Linear(8, 5), nn.Linear(8, 1), nn.Linear(16, 5)
+    for length in (6, 9):
+        for layer, head in zip(layers, heads, strict=True):
+            optimizer = weft.optim.Adam([*layer.parameters(), *head.parameters()], lr=1e-3)
+            found, _ = layer(_leaf(3, length, 6))
+            last = head(found[:, -1])
+            loss = F.cross_entropy(last, weft.zeros(last.shape[0], dtype=weft.int64).realize())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            yield loss
+        x, y = _leaf(40 * length), _leaf(4, 10 * length)
+        for t in (x, y, y.T):
+            yield t.cumsum(-1)
+            yield t.cumprod(-1)
+            yield t.cummax(-1).values
+        for t in (x, y):
+            yield from t.sort()
+            yield from t.sort(descending=True)
+            yield t.argsort()
+            yield from t.topk(3)
+        yield x.median()
+
+
 def _images() -> Iterator[Tensor]:
     """Windows over images that networks are made of, and their gradients: of convolutions, alone and channel by
     channel, and of pools, with a stride of one and of two. One graph: those alike would share plans for all windows."""
@@ -230,6 +262,7 @@ ROUTINES = (
     Routine("places", _places),
     Routine("training by hand", _training),
     Routine("steps that are read", _steps),
+    Routine("sequences", _sequences),
     Routine("images", _images),
 )
 """The programs."""

@@ -4,9 +4,10 @@
 
 A node that is read several times, or at other axes, is a piece; an elementwise one that only one piece reads, element
 by element, belongs to that. So do movement and constants, and the product that a contraction sums, which is never
-stored. So pieces are what functions are made of, in whatever graph. A reshape that joins axes which do not lie side by
-side in memory reads a copy, as torch's does: so indices stay free of divisions. And so does a product of a slice, whose
-program takes long to compile and would be another for each way of cutting.
+stored. So pieces are what functions are made of, in whatever graph. A result of a loop is one that reads the loop's
+inputs. A reshape that joins axes which do not lie side by side in memory reads a copy, as torch's does: so indices stay
+free of divisions. And so does a product of a slice, whose program takes long to compile and would be another for each
+way of cutting.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from weft.ir.graph import Node, Shape, elements, toposort
-from weft.ir.loop_body import LoopNode
 from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.kernelize.contraction import contraction, products
@@ -57,7 +57,7 @@ class Pieces:
 def pieces(outputs: Sequence[Node]) -> Pieces | None:
     """The pieces that compute `outputs`; None where some op has no basic kernel."""
     order = toposort(outputs)
-    if any(n.op is Op.COPY or isinstance(n.attrs, LoopNode) for n in order if not is_leaf(n)):
+    if any(n.op is Op.COPY for n in order if not is_leaf(n)):
         return None
     forced = prepare(outputs).forced
     sums = {id(n) for n in order if not is_leaf(n) and contraction(n) is not None}
@@ -72,7 +72,13 @@ def pieces(outputs: Sequence[Node]) -> Pieces | None:
     homes: dict[Node, Node] = {}
     for n in wanted:
         below = _under_reshapes(n)
-        if below is not n and not is_leaf(below) and id(below) in stored and below not in wanted:
+        if (
+            below is not n
+            and not is_leaf(below)
+            and id(below) in stored
+            and below not in wanted
+            and below.op is not Op.LOOP
+        ):
             homes.setdefault(below, n)
     needed = {id(n) for n in wanted if homes.get(_under_reshapes(n)) is not n}
     needed.update(map(id, homes))

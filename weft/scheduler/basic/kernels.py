@@ -5,7 +5,7 @@ What has no form (slices, padding, windows, gathers, scatters) has a kernel for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -70,7 +70,7 @@ class _Sized:
 
 class Kernels:
     """The kernels of one graph's pieces. `counts`: how often a key comes. `whole`: pieces are not split to share
-    programs, as others that have them more often will not."""
+    programs, and what is missing is not counted."""
 
     def __init__(self, device: Device, counts: Mapping[Key, int], whole: bool = False) -> None:
         self.device, self.counts, self.whole = device, counts, whole
@@ -115,6 +115,8 @@ class Kernels:
     def _chosen(self, piece: Piece, key: Key) -> _Sized | None:
         """The kernels of a piece alike; None where it is better to split it."""
         found = self._of(piece)
+        if self.whole:
+            return self._of_sizes(piece) if found is None and len(split(piece)) == 1 else found
         new = self._missing([found]) if found is not None else set[Algorithm]()
         if found is None or new:
             parts = split(piece)
@@ -123,7 +125,7 @@ class Kernels:
                     return None
                 found = self._of_sizes(piece)
                 new = self._missing([found])
-            elif len(parts) > 1 and not self.whole:
+            elif len(parts) > 1:
                 of_parts = [self._of(p) for p in parts]
                 if None not in of_parts:
                     others = len(self._missing([x for x in of_parts if x is not None]))
@@ -136,7 +138,18 @@ class Kernels:
 
     def _missing(self, found: Sequence[_Sized]) -> set[Algorithm]:
         """The algorithms of these kernels whose programs are not there, nor to be compiled for others."""
-        wanted = {s.algorithm for x in found for s in x.kernels.specs} - self.there
+        return self._looked_for({s.algorithm for x in found for s in x.kernels.specs})
+
+    def need(self, algorithms: Iterable[Algorithm]) -> None:
+        """Count programs that have to be compiled for these."""
+        if not self.whole:
+            new = self._looked_for(set(algorithms))
+            self.there |= new
+            self.missing += len(new)
+
+    def _looked_for(self, algorithms: set[Algorithm]) -> set[Algorithm]:
+        """The algorithms whose programs are not there, nor to be compiled for others."""
+        wanted = algorithms - self.there
         asked = wanted - self.absent
         if asked:
             absent = set(missing(list(asked), self.device))

@@ -15,6 +15,7 @@ from weft.ir.kernel.algorithm import Algorithm
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.basic.cut import Pieces, pieces
 from weft.scheduler.basic.kernels import BasicKernel, Kernels, Key, key_of
+from weft.scheduler.basic.loops import BasicLoop, inner, kernels_of
 from weft.scheduler.basic.unfold import unfolded
 from weft.scheduler.build import Job, Prepared, assembled
 from weft.scheduler.copies import Copies
@@ -27,7 +28,12 @@ class Basic:
     """The kernels of a job, in order."""
 
     job: Job
-    kernels: tuple[BasicKernel, ...]
+    steps: tuple[BasicKernel | BasicLoop, ...]
+
+    @property
+    def kernels(self) -> list[BasicKernel]:
+        """The kernels, those of loops once."""
+        return [k for s in self.steps for k in (s.kernels if isinstance(s, BasicLoop) else (s,))]
 
     @property
     def algorithms(self) -> list[Algorithm]:
@@ -36,11 +42,13 @@ class Basic:
 
     def plan(self, device: Device) -> tuple[Unrolled, list[tuple[str, str]] | None]:
         """The plan, and in which stored image its codes are, by which names (None: not storable)."""
-        codes = compiled(self.algorithms, device)
-        specs = [k.spec for k in self.kernels]
-        chosen = {k.spec: (code, k.sizes) for k, code in zip(self.kernels, codes, strict=True)}
+        specs = [s.spec for s in self.steps]
+        copies = Copies.of(specs)
+        kernels = [*self.kernels, *[BasicKernel(s, s.algorithm, {}) for s in copies.kernels.values()]]
+        codes = compiled([k.algorithm for k in kernels], device)
+        chosen = {k.spec: (code, k.sizes) for k, code in zip(kernels, codes, strict=True)}
         where = [(c.image, c.name) for c in dict.fromkeys(codes) if c.image is not None]
-        plan = assembled(Prepared(self.job, device, specs, chosen, Copies.of(specs), where))
+        plan = assembled(Prepared(self.job, device, specs, chosen, copies, where))
         return plan, where if len(where) == len(plan.codes) else None
 
 
@@ -55,15 +63,15 @@ class Draft:
     @property
     def distinct(self) -> int:
         """The number of different kernels, were sizes part of them."""
-        return len(set(self.keys))
+        return len({*self.keys, *inner(self.cut)})
 
     def kernels(self, device: Device, most: int | None = None) -> Basic | None:
         """The kernels of the pieces. None where more than `most` programs would have to be compiled for them: the rest
         of the kernels is not made then."""
         kernels = Kernels(device, Counter(self.keys), whole=most is None)
-        found: list[BasicKernel] = []
-        for piece, key in zip(self.cut.pieces, self.keys, strict=True):
-            found += kernels.of(piece, key, self.cut.homes)
+        found: list[BasicKernel | BasicLoop] = []
+        for step in kernels_of(self.cut, self.keys, kernels):
+            found.append(step)
             if most is not None and kernels.missing > most:
                 return None
         return Basic(self.job, tuple(found))

@@ -19,6 +19,7 @@ from contextvars import ContextVar
 
 from weft.backends.protocol import Device
 from weft.disk_cache import digest
+from weft.ir.index import high
 from weft.lazy_dataclass import dataclass
 from weft.logs import logger
 from weft.scheduler import disk_cache
@@ -26,7 +27,7 @@ from weft.scheduler.basic import beside
 from weft.scheduler.basic.beside import Task
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Result, Signature, snapshot
-from weft.scheduler.unrolled import Unrolled
+from weft.scheduler.unrolled import Item, Repeat, Unrolled
 
 PIECE_SECONDS = 0.011
 """The time in which a final plan is built, for each distinct piece of the graph: fused kernels have two to four of
@@ -53,6 +54,9 @@ RUNS_ASKED_AFTER = 4
 
 SMALL_RUNS_ASKED_AFTER = 64
 """The same for a small one."""
+
+BYTES_PER_SECOND, FLOPS = 1e10, 2e10
+"""Rates of basic kernels on one core, at most."""
 
 PATIENCE = 4.0
 """The multiple of its building time that a final plan is waited for, since the worker has only what is left of the
@@ -102,6 +106,8 @@ class Final:
     results: Sequence[Result]
     seconds: float
     """The time in which it is expected to be built."""
+    run_seconds: float = 0.0
+    """The time that a run on the basic plan takes at least."""
     plan: Plan | None = None
     failed: bool = False
     """It cannot be built beside, and has to be built here."""
@@ -115,7 +121,8 @@ class Final:
             return True
         self._runs += 1
         if self._asked is None:
-            if self._runs >= (RUNS_ASKED_AFTER if self.seconds >= SMALL_SECONDS else SMALL_RUNS_ASKED_AFTER):
+            enough = RUNS_ASKED_AFTER if self.seconds >= SMALL_SECONDS else SMALL_RUNS_ASKED_AFTER
+            if self._runs >= enough or self._runs * self.run_seconds >= self.seconds:
                 self.ask()
             return False
         return time.monotonic() - self._asked > PATIENCE * self.seconds
@@ -155,10 +162,21 @@ def first(sig: Signature, device: Device, name: str) -> tuple[Unrolled, Final] |
         return found
     plan, seconds = found
     task = Task(sig.key.rows, device.info.name, name, sig.variables)
-    final = Final(task, device, sig.results(), seconds)
+    final = Final(task, device, sig.results(), seconds, 0.0 if sig.variables else _run_seconds(plan.items))
     if seconds >= ASK_AT_ONCE_SECONDS and not _ahead.get():
         final.ask()
     return plan, final
+
+
+def _run_seconds(items: Sequence[Item]) -> float:
+    """The time that steps take at least, on one core: what kernels move, and compute."""
+    total = 0.0
+    for i in items:
+        if isinstance(i, Repeat):
+            total += high(i.length) * _run_seconds(i.patterns[0])
+        else:
+            total += max(i[1].bytes / BYTES_PER_SECOND, i[1].flops / FLOPS)
+    return total
 
 
 def _kept(sig: Signature, device: Device, name: str) -> tuple[Unrolled, float] | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
+from typing import Protocol
 
 from weft.ir import expr as ex
 from weft.ir import graph
@@ -35,20 +36,68 @@ Kernelize = Callable[[Sequence[Node], int], "list[KernelSpec | ScanSpec]"]
 """kernelize_all(nodes, buffers), with no more buffers than the device allows."""
 
 
+class Kernels(Protocol):
+    """The kernels that a loop has: those of its body, those of its steps, which read and write rows, and those that
+    start histories."""
+
+    @property
+    def counted(self) -> bool:
+        """True where a step's number may be part of its kernels."""
+        ...
+
+    def kernelize(self, nodes: Sequence[Node], buffers: int) -> list[KernelSpec | ScanSpec]:
+        """The kernels that compute nodes of a body."""
+        ...
+
+    def rowed(
+        self, spec: KernelSpec, rows: Mapping[str, Sequence[Row]], step: Var
+    ) -> tuple[KernelSpec, list[tuple[int, int]]]:
+        """A kernel with parameters in rows, as `in_rows` has them."""
+        ...
+
+    def begun(self, carry: Node, history: Node, body: Body) -> KernelSpec:
+        """The kernel that copies what a carry starts from into its history."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """The kernels of a loop for its own sizes."""
+
+    inner: Kernelize
+    counted: bool = True
+
+    def kernelize(self, nodes: Sequence[Node], buffers: int) -> list[KernelSpec | ScanSpec]:
+        return self.inner(nodes, buffers)
+
+    def rowed(
+        self, spec: KernelSpec, rows: Mapping[str, Sequence[Row]], step: Var
+    ) -> tuple[KernelSpec, list[tuple[int, int]]]:
+        algorithm, order = in_rows(spec.algorithm, rows, step)
+        return replace(spec, algorithm=algorithm), order
+
+    def begun(self, carry: Node, history: Node, body: Body) -> KernelSpec:
+        return into_row(carry, history, body)
+
+
 def loop_spec(group: Group, cuts: Mapping[int, Cut], kernelize: Kernelize) -> ScanSpec:
     """The specification of a group that is a loop."""
     results = tuple(group.stored.values())
+    return scan_of(results, [f"{n!r} is stored: {cuts[id(n)].why}" for n in results], Fused(kernelize))
+
+
+def scan_of(results: tuple[Node, ...], reasons: Sequence[str], kernels: Kernels) -> ScanSpec:
+    """The specification of the loop that has these results, which are stored for these reasons."""
     loop = results[0].attrs
     assert isinstance(loop, LoopNode)
-    places = _Places(loop.body, results[0].inputs, results)
+    places = _Places(loop.body, results[0].inputs, results, kernels)
     roots = list(dict.fromkeys(places.roots()))
     more = sum(len(places.written[n]) - 1 for n in roots)
-    inner = kernelize(roots, max(NO_LIMIT - more, MIN_BUFFERS))
+    inner = kernels.kernelize(roots, max(NO_LIMIT - more, MIN_BUFFERS))
     steps = tuple([places.step(s) for s in inner])
-    reasons = tuple(f"{n!r} is stored: {cuts[id(n)].why}" for n in results)
     return ScanSpec(
         loop.body, places.variable, results[0].inputs, results, tuple(places.begin()), steps, places.carries,
-        tuple(places.own), reasons,
+        tuple(places.own), tuple(reasons),
     )  # fmt: skip
 
 
@@ -59,6 +108,7 @@ class _Places:
     body: Body
     inputs: tuple[Node, ...]
     results: tuple[Node, ...]
+    kernels: Kernels
     variable: Var = field(init=False)
     number: dict[tuple[Part, int], int] = field(init=False)
     nexts: Sequence[Node] = field(init=False)
@@ -78,7 +128,7 @@ class _Places:
             self.number[n.attrs.part, n.attrs.number] = k
         self.live = _live(b, self.number)
         at = len(b.carries)
-        counted = _counted(b, self.inputs[at:], self.variable)
+        counted = _counted(b, self.inputs[at:], self.variable) if self.kernels.counted else None
         roots = rebuilt((*b.nexts, *b.outs), counted) if counted else (*b.nexts, *b.outs)
         self.nexts, self.outs = roots[:at], roots[at:]
         for j, (p, offset) in enumerate(zip(b.slices, b.offsets, strict=True)):
@@ -136,9 +186,9 @@ class _Places:
             if p.name in spec.inplace:
                 bases[written] = self.read[spec.inplace[p.name]]
             written += p.written
-        algorithm, order = in_rows(spec.algorithm, rows, self.variable)
+        rowed, order = self.kernels.rowed(spec, rows, self.variable)
         final = tuple(writes[k][j] for k, j in order)
-        return StepSpec(replace(spec, algorithm=algorithm), tuple(reads), final, bases)
+        return StepSpec(rowed, tuple(reads), final, bases)
 
     def _row(self, place: Place) -> Row:
         """The row that a place is."""
@@ -154,7 +204,7 @@ class _Places:
             history = self.number.get((Part.HISTORY, i))
             if history is not None:
                 carry = self.body.carries[i]
-                spec = _into_row(carry, self.results[history], self.body)
+                spec = self.kernels.begun(carry, self.results[history], self.body)
                 out.append(StepSpec(spec, (Place(Home.INPUT, i),), (Place(Home.RESULT, history),), {}))
         return out
 
@@ -307,7 +357,7 @@ class _RowRewriter:
         return i if value is i.value else ex.as_index(value, i.lo, i.hi)
 
 
-def _into_row(carry: Node, history: Node, body: Body) -> KernelSpec:
+def into_row(carry: Node, history: Node, body: Body) -> KernelSpec:
     """The kernel that copies what a carry starts from into its history."""
     size = elements(carry.shape)
     target = Param("y0", carry.dtype, (body.length + 1, size), True)
