@@ -47,6 +47,7 @@ KINDS = frozenset(
         "sources",
         "times",
         "trial",
+        "waits",
     }
 )
 """The kinds of entries, each in a folder of its own."""

@@ -54,9 +54,9 @@ class Asked:
     """What the worker is asked for, in place of it."""
 
     def __init__(self) -> None:
-        self.tasks: list[tuple[Task, Callable[[bool], object]]] = []
+        self.tasks: list[tuple[Task, beside.Answer]] = []
 
-    def __call__(self, task: Task, done: Callable[[bool], object]) -> bool:
+    def __call__(self, task: Task, done: beside.Answer) -> bool:
         self.tasks.append((task, done))
         return True
 
@@ -175,7 +175,44 @@ def test_a_basic_plan_is_kept_for_the_next_process(asked: Asked, monkeypatch: py
     families._met.clear()
     monkeypatch.setattr(basic_plans, "draft", None)  # nothing is made anew
     np.testing.assert_array_equal(computed(), first)
-    assert plan().steps == steps and not asked.tasks
+    assert plan().steps == steps
+    assert len(asked.tasks) == 1  # at its first run: it comes back
+
+
+def test_a_final_plan_is_waited_for_by_processes_together(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def process(seconds: float) -> int:
+        """The steps of the plan in a process that ends so long after it asked for the final one."""
+        asked.tasks.clear()
+        for table in (realization._plans, families._met):
+            table.clear()
+        computed()
+        steps = len(plan().steps)
+        for _, done in asked.tasks:
+            clock[0] += seconds
+            done(None)
+        return steps
+
+    clock = [0.0]
+    monkeypatch.setattr(tiers.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(tiers, "PATIENCE", 1.0)
+    monkeypatch.setattr(tiers, "ASK_AT_ONCE_SECONDS", 0.0)
+    process(0.0)
+    kept = tiers._kept(signature([model().value.node]), open_device("cpu:0"), asked.tasks[0][0].name or "")
+    assert kept is not None
+    basic, seconds = len(plan().steps), kept[1]
+    assert [process(0.2 * seconds) for _ in range(5)][:3] == [basic] * 3
+    assert len(plan().steps) < basic and not asked.tasks
+    asked.tasks.clear()
+
+
+def test_who_stops_the_worker_is_told_what_it_did_not_build() -> None:
+    answers: list[bool | None] = []
+    task = Task(signature([model().value.node]).key.rows, "cpu:0", "name")
+    assert beside.ask(task, answers.append)
+    beside.stop()
+    assert answers in ([None], [False]) and not beside._state
 
 
 def test_small_graphs_are_asked_for_late(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from weft import settings
 from weft.backends.native_threads import wait_for
@@ -33,6 +33,10 @@ from weft.scheduler.signature import Key, Signature
 
 JOBS_WAITING = 16
 """Jobs that wait for the worker at most; further ones are refused."""
+
+Answer: TypeAlias = Callable[[bool | None], object]
+"""A function that is called with True when a plan is on disk, with False when it could not be built, and with None when
+the program ends before."""
 
 _START = "import sys; sys.path[:] = {path!r}; from weft.scheduler.basic.worker import main; main({parent})"
 
@@ -83,13 +87,13 @@ class _Worker:
             stderr=subprocess.DEVNULL,
             process_group=0,  # Ctrl-C is for the program; in a session of its own, Linux would not weigh its niceness
         )
-        self.waiting: list[Callable[[bool], object]] = []
+        self.waiting: list[Answer] = []
         self.jobs: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.stopped = False
         threading.Thread(target=self.send, name="weft-plans-send", daemon=True).start()
         threading.Thread(target=self.listen, name="weft-plans", daemon=True).start()
 
-    def give(self, data: bytes, done: Callable[[bool], object]) -> None:
+    def give(self, data: bytes, done: Answer) -> None:
         """Queue a job: a worker that has just begun does not read yet, and pipes are short."""
         self.waiting.append(done)
         self.jobs.put(len(data).to_bytes(8, "little") + data)
@@ -110,8 +114,9 @@ class _Worker:
         read = partial(self.process.stdout.read, 1)
         while answer := wait_for(read):
             with _lock:
-                done = self.waiting.pop(0)
-            done(answer == b"+")
+                done = self.waiting.pop(0) if self.waiting else None  # none is left where it was stopped
+            if done is not None:
+                done(answer == b"+")
         with _lock:
             if _state and _state[0] is self:
                 _state.clear()
@@ -125,11 +130,14 @@ class _Worker:
         for done in left:
             done(False)
 
-    def stop(self) -> None:
-        """End the worker."""
+    def stop(self) -> list[Answer]:
+        """End the worker; what has no answer."""
         self.stopped = True
+        with _lock:
+            left, self.waiting = self.waiting, []
         self.process.kill()
         self.process.wait()
+        return left
 
 
 _lock = forkable(threading.Lock())
@@ -137,9 +145,9 @@ _state: list[_Worker] = []
 """The worker, while there is one."""
 
 
-def ask(task: Task, done: Callable[[bool], object]) -> bool:
-    """Have a graph planned by the worker, and `done` called in another thread: with True when the plan is on disk, with
-    False when it could not be built. False where it is not asked for: too much waits already."""
+def ask(task: Task, done: Answer) -> bool:
+    """Have a graph planned by the worker, and `done` called in another thread. False where it is not asked for: too
+    much waits already."""
     try:
         data = packed(task)
         with _lock:
@@ -177,7 +185,8 @@ def stop() -> None:
         workers = list(_state)
         _state.clear()
     for w in workers:
-        w.stop()
+        for done in w.stop():
+            done(None)
 
 
 def _forget() -> None:

@@ -12,13 +12,14 @@ a program that is over before the final one is there finds it the next time.
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from weft import disk_cache as files
 from weft.backends.protocol import Device
-from weft.disk_cache import digest
 from weft.ir.index import high
 from weft.lazy_dataclass import dataclass
 from weft.logs import logger
@@ -60,7 +61,8 @@ BYTES_PER_SECOND, FLOPS = 1e10, 2e10
 
 PATIENCE = 4.0
 """The multiple of its building time that a final plan is waited for, since the worker has only what is left of the
-machine: then it is built here. A run on the basic plan takes up to twice as long, so waiting has cost about as much."""
+machine, and ends with the program: then it is built here. A run on the basic plan takes up to twice as long, so waiting
+has cost about as much. Processes wait together."""
 
 _ahead: ContextVar[bool] = ContextVar("basic_plans_ahead", default=False)
 
@@ -108,6 +110,8 @@ class Final:
     """The time in which it is expected to be built."""
     run_seconds: float = 0.0
     """The time that a run on the basic plan takes at least."""
+    waited: float = 0.0
+    """The time for which earlier processes waited for it, in vain."""
     plan: Plan | None = None
     failed: bool = False
     """It cannot be built beside, and has to be built here."""
@@ -125,7 +129,12 @@ class Final:
             if self._runs >= enough or self._runs * self.run_seconds >= self.seconds:
                 self.ask()
             return False
-        return time.monotonic() - self._asked > PATIENCE * self.seconds
+        return self.patience_ends(time.monotonic() - self._asked)
+
+    def patience_ends(self, here: float = 0.0) -> bool:
+        """True where it was waited for long enough, `here` and in earlier processes. These count twice: they were over
+        before the worker was done, and the next ones may be."""
+        return 2 * self.waited + here > PATIENCE * self.seconds
 
     def ask(self) -> None:
         """Have it built, if there is room among what waits."""
@@ -133,8 +142,11 @@ class Final:
         if not beside.ask(self.task, self._built):
             self._asked, self._runs = None, 0
 
-    def _built(self, succeeded: bool) -> None:
+    def _built(self, succeeded: bool | None) -> None:
         """Take the plan from the disk; in the thread that hears of it."""
+        if succeeded is None:
+            self._keep_waited()
+            return
         try:
             if succeeded and self.task.name is not None:
                 found = disk_cache.load(self.task.name, self.device, self.results, self.task.variables)
@@ -143,6 +155,12 @@ class Final:
             log = logger(__name__)
             log.warning("a plan that was built beside cannot be used", exc_info=True)
         self.failed = self.plan is None
+
+    def _keep_waited(self) -> None:
+        """Leave to the next process how long it was waited for."""
+        if self.task.name is not None and self._asked is not None:
+            waited = self.waited + time.monotonic() - self._asked
+            files.put("waits", _name(self.task.name), struct.pack("<d", waited))
 
 
 def first(sig: Signature, device: Device, name: str) -> tuple[Unrolled, Final] | Task | None:
@@ -153,7 +171,8 @@ def first(sig: Signature, device: Device, name: str) -> tuple[Unrolled, Final] |
     if device.info.kind != "cpu" or not beside.available():
         return None
     try:
-        found = _kept(sig, device, name) or _made(sig, device, name)
+        kept = _kept(sig, device, name)
+        found = kept or _made(sig, device, name)
     except Exception:  # whatever it is, the final plan does without
         log = logger(__name__)
         log.warning("a graph has no basic plan, and waits for its final one", exc_info=True)
@@ -162,8 +181,11 @@ def first(sig: Signature, device: Device, name: str) -> tuple[Unrolled, Final] |
         return found
     plan, seconds = found
     task = Task(sig.key.rows, device.info.name, name, sig.variables)
-    final = Final(task, device, sig.results(), seconds, 0.0 if sig.variables else _run_seconds(plan.items))
-    if seconds >= ASK_AT_ONCE_SECONDS and not _ahead.get():
+    run_seconds = 0.0 if sig.variables else _run_seconds(plan.items)
+    final = Final(task, device, sig.results(), seconds, run_seconds, _waited(name) if kept else 0.0)
+    if final.patience_ends():
+        return None
+    if (kept or seconds >= ASK_AT_ONCE_SECONDS) and not _ahead.get():
         final.ask()
     return plan, final
 
@@ -185,6 +207,12 @@ def _kept(sig: Signature, device: Device, name: str) -> tuple[Unrolled, float] |
     if found is None:
         return None
     return found, PIECE_SECONDS * len({i[1] for i in found.items if isinstance(i, tuple)})
+
+
+def _waited(name: str) -> float:
+    """The time for which earlier processes waited for a final plan, in vain."""
+    data = files.get("waits", _name(name))
+    return 0.0 if data is None or len(data) != 8 else struct.unpack("<d", data)[0]
 
 
 def _made(sig: Signature, device: Device, name: str) -> tuple[Unrolled, float] | Task | None:
@@ -217,7 +245,7 @@ def _made(sig: Signature, device: Device, name: str) -> tuple[Unrolled, float] |
 
 def _name(final: str) -> str:
     """The name of a graph's basic plan on disk, by that of its final one."""
-    return digest("basic", final)
+    return files.digest("basic", final)
 
 
 def prepare(task: Task) -> None:
@@ -225,5 +253,5 @@ def prepare(task: Task) -> None:
     beside.ask(task, _nothing)
 
 
-def _nothing(_: bool) -> None:
+def _nothing(_: bool | None) -> None:
     """Programs that were compiled for later are waited for by nobody."""
