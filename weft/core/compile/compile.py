@@ -94,7 +94,8 @@ def compile(
     With `numerics`, calls are made in that mode, and their results computed in it: see `weft.numerics`.
 
     With `memory` (bytes that may be in use on the default device, or on each device by name), calls keep within that as
-    in `weft.memory_limit`: values that do not fit are computed again, or spilled.
+    in `weft.memory_limit`: values that do not fit are computed again, or spilled, and state that only this function
+    replaces (moments, then parameters) rests in the host's memory, or in a file, between calls. Not with `devices`.
 
     With `devices` (names, a DeviceMesh, or all of a kind such as "cuda:*") the function is spread over them, without
     any annotation: once a call has been traced that makes no new state, on the device where everything is, layouts of
