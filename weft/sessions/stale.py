@@ -60,22 +60,35 @@ FOLLOWING = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stale:
-    """The stale regions of kept nodes: all that a step of a class leaves, on some numbers, or by node."""
+    """The stale regions of kept nodes: what a step of a class leaves, on some numbers, and regions by node besides."""
 
     regions: Mapping[Node, Region] = field(default_factory=dict[Node, Region])
     step: Leaves | None = None
     at: Numbers = ()
+    recent: Leaves | None = None
+    """The class of the last step, where `regions` are all that there is."""
+    aside: Numbers | None = None
+    """The direction in which no step of the class further on needs any of `regions`, where that is proven: -1, 0 or 1
+    for each number."""
 
     def after(self, step: Leaves, at: Numbers) -> Stale | None:
         """The stale regions after a step; None where the step needs what is stale now and does not compute it."""
         if self.step is step:
             further = tuple([b - a for a, b in zip(self.at, at, strict=True)])
             if step.follows(further):
-                return Stale({}, step, at)
+                if not self.regions:
+                    return Stale({}, step, at)
+                direction = tuple([(d > 0) - (d < 0) for d in further])
+                if direction == self.aside or _are_aside(self.regions, step, at, direction):
+                    return Stale(self.regions, step, at, aside=direction)
+        return self._looked_at(step, at)
+
+    def _looked_at(self, step: Leaves, at: Numbers) -> Stale | None:
+        """The same, with numbers."""
         env = step.env(at)
         found: dict[Node, Region] = {}
-        met: dict[tuple[Part, Region], tuple[Region, bool] | None] = {}  # of which there are few
-        is_as_ever = True
+        besides: dict[Node, Region] = {}
+        met: dict[tuple[Part, Region], tuple[Region, Region] | None] = {}  # of which there are few
         before = self.known()
         for n, part in step.parts.items():
             stale = before.get(n, NOTHING)
@@ -87,11 +100,12 @@ class Stale:
             now = met[key]
             if now is None:
                 return None
-            found[n], is_all = now
-            is_as_ever = is_as_ever and is_all
-        return (
-            Stale({}, step, at) if is_as_ever else Stale({n: r for n, r in found.items() if not r.is_empty})
-        )
+            found[n], besides[n] = now
+        besides = {n: r for n, r in besides.items() if not r.is_empty}
+        comes_again = step in (self.step, self.recent)  # so what it leaves says enough
+        if comes_again or not besides:
+            return Stale(besides, step, at)
+        return Stale({n: r for n, r in found.items() if not r.is_empty}, recent=step)
 
     def known(self) -> Mapping[Node, Region]:
         """The stale regions by node."""
@@ -99,17 +113,30 @@ class Stale:
             return self.regions
         env = self.step.env(self.at)
         left = {p: p.left.at(env) for p in dict.fromkeys(self.step.parts.values())}
-        return {n: left[p] for n, p in self.step.parts.items() if not left[p].is_empty}
+        found = {n: left[p] for n, p in self.step.parts.items() if not left[p].is_empty}
+        return found | {n: r | found.get(n, NOTHING) for n, r in self.regions.items()}
 
 
-def _after(before: Region, part: Part, env: Mapping[str, int]) -> tuple[Region, bool] | None:
-    """The region of a node that is stale after a step, and whether that is no more than such steps leave anyway."""
+def _after(before: Region, part: Part, env: Mapping[str, int]) -> tuple[Region, Region] | None:
+    """The region of a node that is stale after a step, and what of it is more than such steps leave anyway."""
     need, done = _at(part.needed, env), _at(part.computed, env)
     if not done.contains(before & need):
         return None
     # all that is needed is right now, even where that is more than is really needed
     after = (before | part.dirty.at(env) | done) - need
-    return after, part.left.at(env).contains(after)
+    return after, after - Region(part.left.at(env).boxes)  # all of which counts as stale
+
+
+def _are_aside(regions: Mapping[Node, Region], step: Leaves, at: Numbers, direction: Numbers) -> bool:
+    """True where no step of a class, from these numbers on in a direction, needs any of these regions."""
+    by: dict[Var, Int] = {}
+    for v, x, sign in zip(step.variables, at, direction, strict=True):
+        by[v] = Var(v.name, x if sign > 0 else v.lo, x if sign < 0 else v.hi) if sign else x
+    for n, region in regions.items():
+        needed = _with(step.parts[n].needed, by)
+        if not all(bx.are_apart(a, b) for a in region.boxes for b in needed.boxes):
+            return False
+    return True
 
 
 def _at(region: Region, env: Mapping[str, int]) -> Region:
