@@ -7,6 +7,7 @@ import pytest
 
 import weft
 from weft.ir.regions.region import Region
+from weft.sessions import inputs
 from weft.sessions.inputs import differing, written
 
 
@@ -37,6 +38,20 @@ def test_arrays_that_differ_in_some_places_differ_in_boxes_around_them(shape: tu
         for box in found.boxes:
             inside[tuple(slice(i.lo, i.hi) for i in box)] = True
         assert all(inside[p] for p in places)
+
+
+@pytest.mark.parametrize("compare", [inputs._compare, None])
+def test_blocks_and_their_parts_are_looked_at_whole(monkeypatch: pytest.MonkeyPatch, compare: object) -> None:
+    monkeypatch.setattr(inputs, "BLOCK_BYTES", 96)
+    monkeypatch.setattr(inputs, "PART_BYTES", 36)
+    monkeypatch.setattr(inputs, "_compare", compare)
+    old = np.arange(300, dtype=np.uint8)
+    for k in range(300):
+        new = old.copy()
+        new[k] ^= 1
+        assert differing(new, old).boxes == (((k, k + 1),),)
+        new[(k + 100) % 300] ^= 1
+        assert {b[0].lo for b in differing(new, old).boxes} == {k, (k + 100) % 300}
 
 
 def test_zeros_of_both_signs_differ_and_a_nan_is_itself() -> None:

@@ -35,8 +35,11 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Edit: TypeAlias = "tuple[int, int]"
 """The edits of tensors, and writes to elements, that had been made."""
 
-BLOCK_BYTES = 1 << 20
-"""The bytes that are compared at once: enough to go at the speed of memory, and little to look through for elements."""
+BLOCK_BYTES = 4 << 20
+"""The bytes that are compared at once: enough to go at the speed of memory."""
+
+PART_BYTES = 1 << 18
+"""The bytes of a block that are compared at once where it differs: little to look through for elements."""
 
 
 class OtherKindError(Exception):
@@ -216,16 +219,15 @@ def _known(x: Int) -> int:
 
 def differing(new: Array, old: Array) -> Region:
     """The region in which two arrays of one shape differ in any bit: a few boxes."""
-    a, b = _bytes(new), _bytes(old)
-    other = [k for k in range(0, a.size, BLOCK_BYTES) if not _are_same(a, b, k, min(k + BLOCK_BYTES, a.size))]
+    other = _different_parts(_bytes(new), _bytes(old))
     if not other:
         return NOTHING
     if not new.shape:
         return Region.whole(())
-    # the rows that have these blocks
+    # the rows that have these parts
     across = max(new.nbytes // new.shape[0], 1)
     first = other[0] // across
-    end = min((other[-1] + BLOCK_BYTES) // across + 1, new.shape[0])
+    end = min((other[-1] + PART_BYTES) // across + 1, new.shape[0])
     here = _bits(new[first:end]) != _bits(old[first:end])
     offset = (first,) + (0,) * (new.ndim - 1)
     boxes = [
@@ -257,11 +259,23 @@ def _memcmp() -> Callable[[int, int, int], int] | None:
 _compare = _memcmp()
 
 
-def _are_same(a: Array, b: Array, first: int, end: int) -> bool:
-    """True where two rows of bytes have the same ones from the first to the end."""
-    if _compare is None:
-        return bool(np.array_equal(a[first:end], b[first:end]))
-    return not _compare(a.ctypes.data + first, b.ctypes.data + first, end - first)
+def _different_parts(a: Array, b: Array) -> list[int]:
+    """Where parts begin in which two rows of bytes differ."""
+    at, by = a.ctypes.data, b.ctypes.data
+
+    def differ(first: int, end: int) -> bool:
+        if _compare is None:
+            return not np.array_equal(a[first:end], b[first:end])
+        return bool(_compare(at + first, by + first, end - first))
+
+    blocks = _cut(0, a.size, BLOCK_BYTES)
+    parts = [part for block in blocks if differ(*block) for part in _cut(*block, PART_BYTES)]
+    return [first for first, end in parts if differ(first, end)]
+
+
+def _cut(first: int, end: int, size: int) -> list[tuple[int, int]]:
+    """The ends of blocks of a size, one after the other; the last may be smaller."""
+    return [(k, min(k + size, end)) for k in range(first, end, size)]
 
 
 def _boxes(here: Array, most: int) -> Iterable[tuple[Interval, ...]]:
