@@ -122,6 +122,22 @@ def _gpt(context: int, rounds: int) -> Iterator[Row]:
     if len(times) > 2:
         yield Row(1, f"{name} / torch with its cache", times[0] / times[2], most=1.0)
     yield Row(1, f"{name} / everything", times[0] / full, most=0.03 if context == 2048 else None)
+    yield from _kept_for_decoding(context, rounds, session, through_session, by_hand)
+
+
+def _kept_for_decoding(
+    context: int, rounds: int, session: Any, through_session: Work, by_hand: Work
+) -> Iterator[Row]:
+    """The same once the session has chosen what to keep."""
+    import weft
+
+    kept = session.stats().kept_bytes
+    session.optimize(seconds=5)
+    with weft.no_grad():
+        times = turns([through_session, by_hand], rounds)
+    name = f"token of a GPT, {context} positions"
+    yield Row(1, f"{name}, after optimize / cache by hand", times[0] / times[1], most=1.25)
+    yield Row(1, f"{name}, bytes kept after optimize / before", session.stats().kept_bytes / kept)
 
 
 def _filled(model: Any, cached: Any, ids: Any) -> None:
@@ -203,12 +219,12 @@ def _gemma(rounds: int) -> Iterator[Row]:
 
 def editing(rounds: int) -> Iterator[Row]:
     """Mark 2: an edit in the middle of 1,024 tokens, and one that reaches an encoder's last layer only."""
-    yield _edit(256, rounds)
-    yield _edit(512, rounds)
+    yield from _edits(256, rounds)
+    yield from _edits(512, rounds)
     yield _late_edit(6, rounds)
 
 
-def _edit(width: int, rounds: int) -> Row:
+def _edits(width: int, rounds: int) -> Iterator[Row]:
     import weft
 
     gpt = example("session_gpt")
@@ -224,10 +240,14 @@ def _edit(width: int, rounds: int) -> Row:
             ids[c.context // 2] = k % c.alphabet
             return session(ids).numpy()
 
+        name = f"edit in the middle of 1,024 tokens, width {width}"
         times = turns([edit, lambda k: whole(ids).numpy()], rounds)
-    return Row(
-        2, f"edit in the middle of 1,024 tokens, width {width} / everything", times[0] / times[1], most=0.6
-    )
+        yield Row(2, f"{name} / everything", times[0] / times[1], most=0.6)
+        kept = session.stats().kept_bytes
+        session.optimize(seconds=5)
+        times = turns([edit, lambda k: whole(ids).numpy()], rounds)
+        yield Row(2, f"{name}, after optimize / everything", times[0] / times[1], most=0.6)
+        yield Row(2, f"{name}, bytes kept after optimize / before", session.stats().kept_bytes / kept)
 
 
 def _late_edit(layers: int, rounds: int) -> Row:

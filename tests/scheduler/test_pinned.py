@@ -28,7 +28,7 @@ from weft.ir.kernel.transforms.base import Refusal
 from weft.ir.loops import LoopKind
 from weft.ir.numerics import Tree
 from weft.ir.ops import Op
-from weft.scheduler.kernelize import kernelize
+from weft.scheduler.kernelize import KernelSpec, kernelize
 from weft.scheduler.optimize import pinned_dots
 from weft.scheduler.optimize.rules import schedule
 from weft.testing.kernels import F as f32
@@ -120,6 +120,23 @@ def test_one_row_reads_what_lies_along_the_sum_in_squares() -> None:
             assert [s.kind for s in loops if s.reduce] == [LoopKind.SERIAL, LoopKind.UNROLL]
             assert loops[-1].kind is LoopKind.VECTOR and loops[-1].extent == 16
             assert k.nests["sum_chain"].prefetch is not None
+
+
+def test_what_a_reduction_makes_is_stored_before_a_row_of_it_is_multiplied() -> None:
+    """Computed within, its factor would not lie in memory, and each lane would have a chain of its own."""
+    norm, linear, x = weft.nn.LayerNorm(64), weft.nn.Linear(64, 96), weft.tensor(array(1, 64))
+    with weft.numerics("same"):
+        y = linear(norm(x))
+        node = expand_calls([y.value.node])
+        made = [s.algorithm for s in kernelize(node) if isinstance(s, KernelSpec)]
+        expected = linear(norm(weft.cat([x, weft.tensor(array(7, 64))])))[0]
+    (last,) = [a for a in made if any(_sums_products(i) for i in a.items)]
+    assert len([i for i in last.items if isinstance(i, ItemValue)]) == 1
+    assert y[0].numpy().tobytes() == expected.numpy().tobytes()
+
+
+def _sums_products(item: object) -> bool:
+    return isinstance(item, ItemValue) and item.reduce is not None and item.reduce.tree is Tree.PRODUCTS
 
 
 def test_a_row_times_several_weights_reads_all_in_squares() -> None:

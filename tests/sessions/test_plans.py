@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 import weft
 from weft import nn
 from weft.errors import ArgumentError, FileError, FileFormatError
+from weft.sessions import form
 from weft.sessions.session import Session, session
+from weft.sessions.trial import LEAST_GAIN, MOST_LOST, least_gain
 
 rng = np.random.default_rng(3)
 
@@ -49,7 +52,8 @@ def edited(s: Session, x: weft.Tensor, rows: list[int]) -> None:
         assert np.array_equal(s(x).numpy(), session(f)(x).numpy())
 
 
-def test_what_no_run_needs_is_not_kept_once_a_session_is_optimized() -> None:
+def test_what_no_run_needs_is_not_kept_once_a_session_is_optimized(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(form, "is_faster", lambda *args: True)
     s, x = session(f), floats(32, 32)
     edited(s, x, [1, 2, 3, 1])
     before = s.stats()
@@ -60,6 +64,29 @@ def test_what_no_run_needs_is_not_kept_once_a_session_is_optimized() -> None:
     assert after.kept < before.kept and after.kept_bytes < before.kept_bytes
     assert after.everything == 2 and after.steps == before.steps + 2
     assert s(x).changed.is_empty and s.stats().unchanged == after.unchanged + 1
+
+
+def test_what_is_kept_stays_where_less_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    def slower(timed: object, change: Callable[[], None], past: object, seconds: float, gain: float) -> bool:
+        change()
+        asked.append(gain)
+        return False
+
+    monkeypatch.setattr(form, "is_faster", slower)
+    s, x = session(f), floats(32, 32)
+    edited(s, x, [1, 2, 3, 1])
+    before = s.stats()
+    s.optimize(seconds=0.1)
+    edited(s, x, [5, 6])
+    assert s.stats().kept == before.kept and asked in ([0.0], [-0.1])
+
+
+def test_fewer_bytes_are_worth_some_time_where_no_limit_says_how_many() -> None:
+    assert least_gain(100, 100, False) == least_gain(101, 100, True) == LEAST_GAIN
+    assert least_gain(51, 100, False) == least_gain(50, 100, True) == 0.0
+    assert least_gain(50, 100, False) == -MOST_LOST
 
 
 @pytest.mark.parametrize("memory", [None, 40_000])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import deque
@@ -33,7 +34,7 @@ from weft.sessions.sharing import Ladder
 from weft.sessions.stale import Leaves, Stale
 from weft.sessions.step import Change, StepGraph, leaf_for, step_graph, varying
 from weft.sessions.transitions import TransitionLog
-from weft.sessions.trial import LEAST_GAIN, PAST_RUNS, Past, is_faster
+from weft.sessions.trial import PAST_RUNS, Past, is_faster, least_gain
 
 if TYPE_CHECKING:
     from weft.backends.storage import Storage
@@ -296,14 +297,14 @@ class Form:
 
     def choose(self, seconds: float = 0.0, chosen: bool = False) -> None:
         """Choose what to keep, in the limit of the pool, and plan the run that computes everything. Without a limit,
-        that is everything, unless it is to be `chosen`."""
+        that is everything, unless it is to be `chosen`: then past runs are done again with both, in `seconds`, and
+        what was there stays where it is faster."""
         buckets = self._buckets()
         if self.keeper.pool is None and not chosen:
             self.keep(Choice(self.keeper.stored))
             return
-        tried = chosen and self.is_planned and self.keeper.pool is not None
         last = (self._choice, self.keeper.answer) if self.is_planned else None
-        before = last if tried else None
+        before = last if chosen else None
         half = seconds / 2  # the rest is for the trial
         try:
             with self._mode():
@@ -318,8 +319,8 @@ class Form:
         now, answer = self._choice, self.keeper.answer
         if before is None or (before[0].nodes, before[0].arena) == (now.nodes, now.arena):
             return
-        fewer = sum(map(nbytes, now.nodes)) < sum(map(nbytes, before[0].nodes))
-        gain = 0.0 if fewer else LEAST_GAIN
+        size, previous = (sum(map(nbytes, c.nodes)) for c in (now, before[0]))
+        gain = least_gain(size, previous, self.keeper.pool is not None)
         if is_faster(self._timed, lambda: self.keep(before[0]), list(self._past), half, gain):
             self.keep(now)
             self.keeper.answer = answer
@@ -328,9 +329,9 @@ class Form:
             self.keeper.answer = before[1]
 
     def _timed(self, past: Sequence[Past], seconds: float) -> list[int]:
-        """The nanoseconds of past runs, done again on the last inputs with what is kept now, until time is up. None of
-        them where there are no such inputs any more."""
-        counts, log, end = self.counts, self.keeper.log, time.monotonic() + seconds
+        """The nanoseconds of past runs, done again on the last inputs with what is kept now, until time is up, which
+        begins after the first: that computes everything. None of them where there are no such inputs any more."""
+        counts, log, end = self.counts, self.keeper.log, math.inf
         self.counts, self.keeper.log = Counts(), TransitionLog()
         found: list[int] = []
         values: dict[Node, Storage] | None = None
@@ -342,6 +343,7 @@ class Form:
                 if len(self.steps) != plans:  # what was planned meanwhile takes no time later
                     values, ns = self._run_timed(values, run, inputs)
                 found.append(ns)
+                end = min(end, time.monotonic() + seconds)
                 if time.monotonic() > end:
                     break
         except (EditedError, MemoryPlanError):

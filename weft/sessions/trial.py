@@ -23,6 +23,10 @@ LEAST_GAIN = 0.02
 """The part of the time by which a choice has to be faster: less is noise."""
 
 
+MOST_LOST = 0.1
+"""The part of the time that a choice of half of the bytes may take more, where no limit says how many are worth it."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Past:
     """A run: its changes, None for everything, and what the function's runtime variables were."""
@@ -44,15 +48,24 @@ def is_faster(
     gain: float = LEAST_GAIN,
 ) -> bool:
     """True where past runs take less time now than after `change`, by `gain`. `timed` gives the times of the first of
-    some runs, as many as it does in so many seconds. Where there is nothing to go by, what is now is taken to be
-    faster."""
+    some runs, as many as it does in so many seconds; the first computes everything, in fresh memory, and counts where
+    it is the only one. Where there is nothing to go by, what is now is taken to be faster."""
     now = timed(past, seconds / 2)
     change()
     then = timed(past[: len(now)], seconds / 2)
     common = min(len(now), len(then))
     if not common:
         return True
-    return total(past[:common], now[:common]) <= (1 - gain) * total(past[:common], then[:common])
+    first = min(1, common - 1)
+    ours, theirs = (total(past[first:common], times[first:common]) for times in (now, then))
+    return ours <= (1 - gain) * theirs
+
+
+def least_gain(nbytes: int, before: int, limited: bool) -> float:
+    """The part of the time by which a choice of so many bytes has to be faster than one of `before`."""
+    if nbytes >= before:
+        return LEAST_GAIN
+    return -MOST_LOST if 2 * nbytes <= before and not limited else 0.0
 
 
 def total(past: Sequence[Past], times: Sequence[int]) -> float:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from weft.ir.graph import Node
+from weft.ir.graph import Node, ProductAxes
 from weft.ir.index import Var, high
+from weft.ir.numerics import pinned
 from weft.ir.ops import Op
 from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.bijection import divided, one_to_one
@@ -47,7 +48,7 @@ def _reduction_refusal(
     group: Group, site: Site, axes: frozenset[Var], readers: Sequence[Frame]
 ) -> str | None:
     """The reason why a reduction other than a contraction does not fit into the loops of its readers."""
-    if site.in_contraction:
+    if site.in_contraction or any(map(_is_pinned_product, readers)):
         return WAITS
     if group.contractions:
         return _ALONE
@@ -58,6 +59,19 @@ def _reduction_refusal(
         if not (axes <= theirs or theirs <= axes) and _meet(group, other, readers):
             return "it runs over other axes than the kernel's other reductions"
     return None
+
+
+def _is_pinned_product(reader: Frame) -> bool:
+    """True for a pinned sum of products: whatever its size, each result has an order of its own, so that lanes take
+    squares of what is stored."""
+    n = reader.node
+    return (
+        n is not None
+        and n.op is Op.SUM
+        and isinstance(n.attrs, ProductAxes)
+        and n.dtype.is_float
+        and pinned()
+    )
 
 
 def _contraction_refusal(
