@@ -472,7 +472,7 @@ def generator(rounds: int) -> Iterator[Row]:
 
     with weft.no_grad():
         graphs = _image_generator()
-        free = [weft.session(f, *x) for f, x in graphs]
+        free = [session_of(f, x) for f, x in graphs]
         for s, (_, x) in zip(free, graphs, strict=True):
             s(*x).numpy()
             _edited(x, 0)
@@ -496,6 +496,13 @@ def generator(rounds: int) -> Iterator[Row]:
 
 Graph = tuple[Callable[..., Any], list[Any]]
 """A function and its arguments, of which the first is edited."""
+
+
+def session_of(f: Callable[..., Any], x: Sequence[Any]) -> Any:
+    """A session of a graph."""
+    import weft
+
+    return weft.session(f, *x)
 
 
 def _edit_of_each(runs: Sequence[Callable[..., Any]], graphs: Sequence[Graph], k: int) -> None:

@@ -260,7 +260,7 @@ _compare = _memcmp()
 
 
 def _different_parts(a: Array, b: Array) -> list[int]:
-    """Where parts begin in which two rows of bytes differ."""
+    """The places at which parts begin in which two rows of bytes differ."""
     at, by = a.ctypes.data, b.ctypes.data
 
     def differ(first: int, end: int) -> bool:
