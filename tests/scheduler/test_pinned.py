@@ -122,6 +122,16 @@ def test_one_row_reads_what_lies_along_the_sum_in_squares() -> None:
             assert k.nests["sum_chain"].prefetch is not None
 
 
+def test_a_factor_of_few_operations_is_computed_once_for_all_squares() -> None:
+    info = replace(registry.open_device("cpu:0").info, vector_bytes=64, vector_registers=32)
+    with weft.numerics("same"):
+        x, m, s = (weft.tensor(array(1, n)).realize() for n in (256, 1, 1))
+        w = weft.tensor(array(64, 256)).realize()
+        for factor, is_kept in ((x - m, False), ((x - m) * s, True)):
+            (spec,) = kernelize([(factor @ w.T).value.node])
+            assert ("once" in schedule(spec.algorithm, info).nests) is is_kept
+
+
 def test_what_a_reduction_makes_is_stored_before_a_row_of_it_is_multiplied() -> None:
     """Computed within, its factor would not lie in memory, and each lane would have a chain of its own."""
     norm, linear, x = weft.nn.LayerNorm(64), weft.nn.Linear(64, 96), weft.tensor(array(1, 64))

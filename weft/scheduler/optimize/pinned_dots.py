@@ -40,6 +40,11 @@ CHAINS = 8
 """Results computed side by side in scalars: what two units of four cycles' latency have under way."""
 
 
+FEW_OPERATIONS = 2
+"""Operations from which on a factor is computed once for all results: in each square they are done anew, for one term
+at a time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Dot:
     """A sum and its output, the axis of the results that lanes or chains run side by side along, and what lies along
@@ -184,7 +189,8 @@ def _as_memory_lies(d: Dot, loop_of: Mapping[Var, str], loops: list[str]) -> lis
 
 def _repeated_once(form: Dots, info: DeviceInfo) -> Kernel:
     """The kernel with parts that take time and are the same for many results as values of their own, if these fit."""
-    (staged, names), width = stage_repeated(form.kernel), info.lanes(form.sums[0].found.value.dtype)
+    staged, names = stage_repeated(form.kernel, FEW_OPERATIONS)
+    width = info.lanes(form.sums[0].found.value.dtype)
     for name in names:
         last = staged.nests[name].loops[-1]
         staged = lanes(staged, last.var.name, min(width, high(last.extent)))

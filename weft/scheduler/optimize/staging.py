@@ -73,12 +73,13 @@ def stage_shared(k: Kernel) -> tuple[Kernel, tuple[str, ...]]:
         names.append(name)
 
 
-def stage_repeated(k: Kernel) -> tuple[Kernel, tuple[str, ...]]:
-    """`k` with parts of reductions that several of their results need alike as values of their own, and their names."""
+def stage_repeated(k: Kernel, operations: int = MIN_OPERATIONS) -> tuple[Kernel, tuple[str, ...]]:
+    """`k` with parts of reductions that several of their results need alike, of so many operations or a costly one, as
+    values of their own, and their names."""
     names: list[str] = []
     for item in k.algorithm.items:
         if isinstance(item, ItemValue) and item.reduce is not None:
-            for part in _repeated(item):
+            for part in _repeated(item, operations):
                 name = fresh(k.names(), "once")
                 step = Stage(item.name, part, name)
                 if step.check(k) is None:
@@ -129,7 +130,7 @@ def _step(algorithm: Algorithm, load: Load, axis: Axis) -> int | None:
     return lane_step(flatten(load.index, p.shape), axis.var, MIN_RUN)
 
 
-def _repeated(item: ItemValue) -> list[Expr]:
+def _repeated(item: ItemValue, operations: int) -> list[Expr]:
     """The largest parts that take some time and depend on summed axes, but not on all the others."""
     assert item.reduce is not None
     summed = {a.var for a in item.reduce.axes}
@@ -143,7 +144,7 @@ def _repeated(item: ItemValue) -> list[Expr]:
         e = stack.pop()
         if not isinstance(e, ScalarCall):
             continue
-        if on[e] & summed and many - on[e] and _takes_time(e):
+        if on[e] & summed and many - on[e] and _takes_time(e, operations):
             out.append(e)
         else:
             new = [x for x in dict.fromkeys(e.args) if x not in seen]
@@ -152,8 +153,8 @@ def _repeated(item: ItemValue) -> list[Expr]:
     return out
 
 
-def _takes_time(e: Expr) -> bool:
-    return is_costly(e) or sum(isinstance(x, ScalarCall) for x in ex.walk([e])) >= MIN_OPERATIONS
+def _takes_time(e: Expr, operations: int) -> bool:
+    return is_costly(e) or sum(isinstance(x, ScalarCall) for x in ex.walk([e])) >= operations
 
 
 def fits(k: Kernel, rows: tuple[str, ...], whole: tuple[str, ...], info: DeviceInfo) -> Refusal | None:
