@@ -155,24 +155,33 @@ def with_a_cache(model: GPT, c: Config) -> Decoded:
     return decode(c, following)
 
 
-def in_torch(model: GPT, c: Config) -> Decoded:
-    """The second model in torch, where that is installed."""
-    import numpy as np
-    import torch
-    from torch.nn import functional as TF
+class InTorch:
+    """The second model in torch, where that is installed, with the same weights."""
 
-    w: dict[str, Any] = {
-        n: torch.from_numpy(np.array(p.detach().numpy())) for n, p in model.named_parameters()
-    }
-    size, read = (c.heads, c.context, c.width // c.heads), 0
-    keys, values = ([torch.zeros(size) for _ in range(c.layers)] for _ in range(2))
+    def __init__(self, model: GPT, c: Config) -> None:
+        import numpy as np
+        import torch
 
-    def step(token: int, t: int) -> Any:
+        self.heads = c.heads
+        self.weights: dict[str, Any] = {
+            n: torch.from_numpy(np.array(p.detach().numpy())) for n, p in model.named_parameters()
+        }
+        self.blocks = [
+            {k.split(".", 2)[2]: v for k, v in self.weights.items() if k.startswith(f"blocks.{n}.")}
+            for n in range(c.layers)
+        ]
+        size = (c.heads, c.context, c.width // c.heads)
+        self.keys, self.values = ([torch.zeros(size) for _ in range(c.layers)] for _ in range(2))
+
+    def step(self, token: int, t: int) -> Any:
+        """Scores of the token behind this one, the t-th."""
+        from torch.nn import functional as TF
+
+        w, keys, values = self.weights, self.keys, self.values
         x = w["tokens.weight"][token] + w["places.weight"][t]
-        for n in range(c.layers):
-            p = {k.split(".", 2)[2]: v for k, v in w.items() if k.startswith(f"blocks.{n}.")}
+        for n, p in enumerate(self.blocks):
             y = TF.layer_norm(x, x.shape, p["norm1.weight"], p["norm1.bias"])
-            q, k, v = TF.linear(y, p["qkv.weight"], p["qkv.bias"]).reshape(3, c.heads, -1)
+            q, k, v = TF.linear(y, p["qkv.weight"], p["qkv.bias"]).reshape(3, self.heads, -1)
             keys[n][:, t], values[n][:, t] = k, v
             seen = keys[n][None, :, : t + 1], values[n][None, :, : t + 1]
             a = TF.scaled_dot_product_attention(q[None, :, None], *seen).reshape(-1)
@@ -182,11 +191,18 @@ def in_torch(model: GPT, c: Config) -> Decoded:
             x = x + TF.linear(y, p["down.weight"], p["down.bias"])
         return TF.linear(TF.layer_norm(x, x.shape, w["norm.weight"], w["norm.bias"]), w["head.weight"])
 
+
+def in_torch(model: GPT, c: Config) -> Decoded:
+    """The second model in torch."""
+    import torch
+
+    second, read = InTorch(model, c), 0
+
     def following(tokens: list[int]) -> int:
         nonlocal read
         with torch.no_grad():
             for k in range(read, len(tokens)):
-                scores = step(tokens[k], k)
+                scores = second.step(tokens[k], k)
         read = len(tokens)
         return int(scores.argmax())
 

@@ -133,6 +133,17 @@ def test_steps_of_a_loop_count_as_often_as_they_run() -> None:
     assert 80 < long / short < 101
 
 
+def test_kernels_of_loops_count_in_a_plan_that_was_kept() -> None:
+    x = weft.tensor(np.ones((10, 8), np.float32))
+    last, _ = weft.scan(lambda c, row: (c @ c.T @ c + row.exp(), row), weft.ones(8, 8), x)
+    own = snapshot(signature([last.value.node]))
+    made = basic_plans.basic(Job(own.outputs, own.leaves, (), {}), open_device("cpu:0"))
+    assert made is not None
+    plan = made.plan(open_device("cpu:0"))[0]
+    names = {k.name for k in tiers._kernels(plan.items)}
+    assert names == {k.spec.algorithm.name for k in made.kernels} and "basic_product" in names
+
+
 def test_what_takes_long_to_build_is_asked_for_at_once(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiers, "ASK_AT_ONCE_SECONDS", 0.0)
     computed()
@@ -202,9 +213,24 @@ def test_a_final_plan_is_waited_for_by_processes_together(
     kept = tiers._kept(signature([model().value.node]), open_device("cpu:0"), asked.tasks[0][0].name or "")
     assert kept is not None
     basic, seconds = len(plan().steps), kept[1]
-    assert [process(0.2 * seconds) for _ in range(5)][:3] == [basic] * 3
+    name = tiers._name(asked.tasks[0][0].name or "")
+    assert [process(0.2 * seconds) for _ in range(5)][:3] == [basic] * 3 and tiers.files.get("waits", name)
     assert len(plan().steps) < basic and not asked.tasks
     asked.tasks.clear()
+
+
+def test_who_waited_forgets_it_when_the_plan_is_there(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers, "ASK_AT_ONCE_SECONDS", 0.0)
+    computed()
+    task, done = asked.tasks.pop()
+    done(None)
+    name = tiers._name(task.name or "")
+    assert tiers.files.get("waits", name)
+    for table in (realization._plans, families._met):
+        table.clear()
+    computed()
+    asked.work()
+    assert tiers.files.get("waits", name) is None and len(plan().steps) < 6
 
 
 def test_who_stops_the_worker_is_told_what_it_did_not_build() -> None:

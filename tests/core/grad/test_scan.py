@@ -144,6 +144,30 @@ def test_scans_nest_and_are_compiled() -> None:
             np.testing.assert_allclose(got.numpy(), wanted.numpy(), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("of", ["a row", "the carry", "neither"])
+def test_a_step_may_compute_on_several_devices(of: str) -> None:
+    """Then the steps are laid out: a loop's body runs on one."""
+    w, x = weft.rand(3, device="dummy:0").realize(), weft.rand(4, 3).realize().requires_grad_()
+
+    def step(c: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+        if of == "a row":
+            return c + (r.to("dummy:0") * w).to("cpu:0"), r.to("dummy:0")
+        return (c.to("dummy:0") * w).to("cpu:0") + r if of == "the carry" else c + r * w.to("cpu:0"), c
+
+    last, ys = weft.scan(step, weft.ones(3), x)
+    assert (of == "neither") == any(n.op is Op.LOOP for n in toposort([last.value.node]))
+    expected, rows = weft.ones(3), []
+    for k in range(4):
+        expected, y = step(expected, x[k])
+        rows.append(y.numpy())
+    np.testing.assert_allclose(last.numpy(), expected.numpy(), rtol=1e-6)
+    np.testing.assert_allclose(ys.numpy(), np.stack(rows), rtol=1e-6)
+    (found,) = weft.autograd.grad(last.sum(), [x])
+    (wanted,) = weft.autograd.grad(expected.sum(), [x])
+    assert found is not None and wanted is not None
+    np.testing.assert_allclose(found.numpy(), wanted.numpy(), rtol=1e-6)
+
+
 def test_the_graph_does_not_grow_with_the_length() -> None:
     def nodes(length: int) -> int:
         w = weft.ones(4, 4, requires_grad=True)

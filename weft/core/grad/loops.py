@@ -49,7 +49,8 @@ def loop(
     carries = [_placeholder(v.shape, v, device, records and v.dtype.is_float) for v in init]
     slices = [_placeholder(v.shape[1:], v, device, records and v.needs_grad) for v in xs]
     nexts, outs = fn(list(carries), list(slices))
-    if not _is_plain([v.node for v in (*nexts, *outs)]):
+    given = {v.node for v in (*carries, *slices)}
+    if not _is_plain([v.node for v in (*nexts, *outs)], given):
         return _laid_out(fn, init, xs, length, reverse)
     trace = _Trace(fn, tuple(init), tuple(xs), carries, slices, nexts, outs, length, reverse)
     return trace.recorded() if records else trace.plain()
@@ -59,9 +60,15 @@ def _placeholder(shape: graph.Shape, v: Value, device: str | None, needs_grad: b
     return Value(graph.buffer(shape, v.dtype, device, None), needs_grad)
 
 
-def _is_plain(roots: Sequence[Node]) -> bool:
-    """All sizes and offsets are known, and something is in every tensor that a step makes."""
+def _is_plain(roots: Sequence[Node], given: set[Node]) -> bool:
+    """All sizes and offsets are known, something is in every tensor that a step makes, and nothing that it makes of
+    what it is `given` goes to another device."""
+    own = set(given)
     for n in toposort(roots):
+        if not own.isdisjoint(n.inputs):
+            own.add(n)
+            if n.op is Op.COPY:
+                return False
         where: tuple[object, ...] = ()
         if isinstance(n.attrs, Box):
             where = n.attrs.start
@@ -75,7 +82,8 @@ def _is_plain(roots: Sequence[Node]) -> bool:
 def _laid_out(
     fn: Fn, init: Sequence[Value], xs: Sequence[Value], length: int, reverse: bool
 ) -> tuple[list[Value], list[Value]]:
-    """The steps one by one, where sizes are only known when they run, or nothing is to be computed."""
+    """The steps one by one, where sizes are only known when they run, nothing is to be computed, or a step computes on
+    several devices."""
     carry = list(init)
     rows: list[list[Value]] = []
     for t in reversed(range(length)) if reverse else range(length):

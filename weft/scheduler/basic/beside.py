@@ -145,15 +145,21 @@ _state: list[_Worker] = []
 """The worker, while there is one."""
 
 
+def _is_full() -> bool:
+    return any(len(w.waiting) >= JOBS_WAITING for w in tuple(_state))
+
+
 def ask(task: Task, done: Answer) -> bool:
     """Have a graph planned by the worker, and `done` called in another thread. False where it is not asked for: too
     much waits already."""
     try:
+        if _is_full():  # packing takes longer
+            return False
         data = packed(task)
         with _lock:
             if not _state:
                 _state.append(_Worker())
-            if len(_state[0].waiting) >= JOBS_WAITING:
+            if _is_full():
                 return False
             _state[0].give(data, done)
     except (OSError, ValueError, pickle.PicklingError, TypeError, AttributeError) as error:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -26,7 +26,7 @@ from weft.logs import logger
 from weft.scheduler import disk_cache
 from weft.scheduler.basic import beside
 from weft.scheduler.basic.beside import Task
-from weft.scheduler.plan import Plan
+from weft.scheduler.plan import KernelInfo, Plan
 from weft.scheduler.signature import Result, Signature, snapshot
 from weft.scheduler.unrolled import Item, Repeat, Unrolled
 
@@ -155,6 +155,8 @@ class Final:
             log = logger(__name__)
             log.warning("a plan that was built beside cannot be used", exc_info=True)
         self.failed = self.plan is None
+        if self.waited and self.plan is not None and self.task.name is not None:
+            files.discard("waits", _name(self.task.name))
 
     def _keep_waited(self) -> None:
         """Leave to the next process how long it was waited for."""
@@ -201,12 +203,21 @@ def _run_seconds(items: Sequence[Item]) -> float:
     return total
 
 
+def _kernels(items: Sequence[Item]) -> Iterator[KernelInfo]:
+    """The kernels of steps, those of loops once."""
+    for i in items:
+        if isinstance(i, Repeat):
+            yield from _kernels(i.patterns[0])
+        else:
+            yield i[1]
+
+
 def _kept(sig: Signature, device: Device, name: str) -> tuple[Unrolled, float] | None:
     """The basic plan that an earlier process made, and in what time the final one is expected to be built."""
     found = disk_cache.load(_name(name), device, sig.results(), sig.variables)
     if found is None:
         return None
-    return found, PIECE_SECONDS * len({i[1] for i in found.items if isinstance(i, tuple)})
+    return found, PIECE_SECONDS * len(set(_kernels(found.items)))
 
 
 def _waited(name: str) -> float:

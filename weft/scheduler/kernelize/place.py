@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from weft.ir.graph import Node, ProductAxes
+from weft.ir.graph import Node
 from weft.ir.index import Var, high
-from weft.ir.numerics import pinned
+from weft.ir.numerics import Tree
 from weft.ir.ops import Op
 from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.bijection import divided, one_to_one
 from weft.scheduler.kernelize.contraction import scales_bytes
 from weft.scheduler.kernelize.decisions import Cut
+from weft.scheduler.kernelize.emit import tree_of
 from weft.scheduler.kernelize.facts import Big, Facts
 from weft.scheduler.kernelize.groups import Frame, Group, Site
 
@@ -64,14 +65,7 @@ def _reduction_refusal(
 def _is_pinned_product(reader: Frame) -> bool:
     """True for a pinned sum of products: whatever its size, each result has an order of its own, so that lanes take
     squares of what is stored."""
-    n = reader.node
-    return (
-        n is not None
-        and n.op is Op.SUM
-        and isinstance(n.attrs, ProductAxes)
-        and n.dtype.is_float
-        and pinned()
-    )
+    return reader.node is not None and tree_of(reader.node) is Tree.PRODUCTS
 
 
 def _contraction_refusal(
