@@ -250,6 +250,21 @@ def test_small_graphs_are_asked_for_late(asked: Asked, monkeypatch: pytest.Monke
     assert len(asked.tasks) == 1
 
 
+def test_small_graphs_of_an_earlier_process_are_asked_for_when_they_come_again(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at their first run: programs of other graphs at each step have hundreds that come once."""
+    monkeypatch.setattr(tiers, "SMALL_SECONDS", 1e6)
+    computed()
+    for table in (realization._plans, families._met):
+        table.clear()
+    for _ in range(tiers.RUNS_ASKED_AFTER):  # the first finds the plan, and is not counted
+        computed()
+    assert not asked.tasks
+    computed()
+    assert len(asked.tasks) == 1
+
+
 def test_small_graphs_are_tried_less_and_less_where_programs_are_missing(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:

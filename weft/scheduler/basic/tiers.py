@@ -110,6 +110,8 @@ class Final:
     """The time in which it is expected to be built."""
     run_seconds: float = 0.0
     """The time that a run on the basic plan takes at least."""
+    comes_back: bool = False
+    """An earlier process made the basic plan."""
     waited: float = 0.0
     """The time for which earlier processes waited for it, in vain."""
     plan: Plan | None = None
@@ -125,7 +127,8 @@ class Final:
             return True
         self._runs += 1
         if self._asked is None:
-            enough = RUNS_ASKED_AFTER if self.seconds >= SMALL_SECONDS else SMALL_RUNS_ASKED_AFTER
+            late = self.seconds < SMALL_SECONDS and not self.comes_back
+            enough = SMALL_RUNS_ASKED_AFTER if late else RUNS_ASKED_AFTER
             if self._runs >= enough or self._runs * self.run_seconds >= self.seconds:
                 self.ask()
             return False
@@ -184,10 +187,11 @@ def first(sig: Signature, device: Device, name: str) -> tuple[Unrolled, Final] |
     plan, seconds = found
     task = Task(sig.key.rows, device.info.name, name, sig.variables)
     run_seconds = 0.0 if sig.variables else _run_seconds(plan.items)
-    final = Final(task, device, sig.results(), seconds, run_seconds, _waited(name) if kept else 0.0)
+    waited = _waited(name) if kept else 0.0
+    final = Final(task, device, sig.results(), seconds, run_seconds, kept is not None, waited)
     if final.patience_ends():
         return None
-    if (kept or seconds >= ASK_AT_ONCE_SECONDS) and not _ahead.get():
+    if seconds >= (SMALL_SECONDS if kept else ASK_AT_ONCE_SECONDS) and not _ahead.get():
         final.ask()
     return plan, final
 
