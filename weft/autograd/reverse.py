@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from weft.autograd.context import grad_mode
@@ -11,6 +12,7 @@ from weft.autograd.joins import total
 from weft.autograd.value import HOOKS, Value
 from weft.autograd.vjp import VJP
 from weft.ir.garbage import not_collected
+from weft.ir.lines import noting
 
 
 def gradients(
@@ -34,6 +36,7 @@ def gradients(
     useful = _leading_to(order, wanted)
     parts: dict[Value, list[Value]] = {}
     found: dict[Value, Value] = {}
+    lines = noting()
     with grad_mode(create_graph), not_collected() if len(order) > _MANY else nullcontext():
         for output, seed in zip(outputs, seeds, strict=True):
             parts.setdefault(output, []).append(seed)
@@ -54,6 +57,8 @@ def gradients(
             if rule is None or value not in useful:
                 continue
             inputs = value.inputs
+            if lines is not None:
+                rule = partial(lines.following, value.node, rule)
             for x, part in zip(inputs, rule(g, value, *inputs), strict=True):
                 if part is not None and x in useful:
                     own = parts.get(x)

@@ -171,13 +171,40 @@ def watch_growth(watcher: Callable[[], object]) -> None:
 def watch_after(nodes: int) -> None:
     """Have watchers called next after so many new nodes."""
     global _due_at, _slack
+    if _shown:
+        return  # all are due until it is hidden, and watchers are called after so many from then on
     watch_at = len(_nodes) + nodes
     _due_at = min(_sweep_at, watch_at)
     _slack = watch_at - _due_at
 
 
-def _grown() -> None:
+_shown: list[Callable[[Node], object]] = []
+"""All who are shown each new node, once for each time that they asked."""
+
+_ALL_ARE_DUE = -(1 << 62)
+"""The size of the table at which nodes are due while each is shown to somebody: others do not pay for the question."""
+
+
+def show_nodes(see: Callable[[Node], object]) -> None:
+    """Have `see` called with each new node, in the thread that makes it, until `hide_nodes`."""
+    global _due_at
+    _shown.append(see)
+    _due_at = _ALL_ARE_DUE
+
+
+def hide_nodes(see: Callable[[Node], object]) -> None:
+    """Take back what was asked of `show_nodes`, once."""
+    _shown.remove(see)
+    if not _shown:
+        watch_after(GROWTH)
+
+
+def _grown(node: Node) -> None:
     """Call watchers, sweep, or neither: nodes in place of dead ones bring the call of watchers nearer, no sweep."""
+    if _shown:
+        for see in dict.fromkeys(_shown):
+            see(node)
+        return
     watch_at = _due_at + _slack
     if len(_nodes) > _sweep_at:
         before = len(_nodes)
@@ -250,7 +277,7 @@ def intern(
     else:
         _nodes[key] = ref(node)
     if len(_nodes) > _due_at:
-        _grown()
+        _grown(node)
     return node
 
 

@@ -131,16 +131,6 @@ def plan_for(
     return None if plan is None else (plan, sig)
 
 
-def shared_plan(nodes: Sequence[Node]) -> tuple[SharedPlan, Shared] | None:
-    """The plan that all devices of a mesh run for nodes, and their graph; None where each has one of its own."""
-    sig = signature(nodes)
-    if sig.homeless:
-        return None
-    known = template(sig, layouts_in(sig), one.default_device())
-    plan = _plan(sig, layouts_in(sig)) if known.shared is not None else None
-    return (plan, known.shared) if isinstance(plan, SharedPlan) and known.shared is not None else None
-
-
 def _plan(sig: Signature, layouts: Layouts) -> MeshPlan | SharedPlan | None:
     """The plan of a structure whose leaves lie like that, kept or made now; None where leaves are in files."""
     if sig.homeless:
@@ -148,11 +138,11 @@ def _plan(sig: Signature, layouts: Layouts) -> MeshPlan | SharedPlan | None:
     known = template(sig, layouts, one.default_device())
     plan = known.plan
     if plan is None or not plan.is_valid:
-        plan = known.plan = _made(known, sig) if known.shared is None else _made_shared(known.shared)
+        plan = known.plan = _made(known, sig) if known.shared is None else made_shared(known.shared)
     return plan
 
 
-def _made_shared(shared: Shared) -> SharedPlan:
+def made_shared(shared: Shared) -> SharedPlan:
     """The plan that all devices run."""
     asked = list(dict.fromkeys([n for n, _, _ in shared.results]))
     leaves = {n: k for k, n in enumerate(shared.leaves) if n is not None}

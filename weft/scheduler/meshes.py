@@ -88,11 +88,12 @@ class Laid:
 @dataclass(frozen=True, slots=True)
 class Local:
     """A graph on devices that are no meshes: what takes the place of its nodes, what is fetched, and which layouts were
-    chosen rather than asked for."""
+    chosen rather than asked for. `layouts`: those of all cuts."""
 
     found: tuple[Laid | Node, ...]
     fetches: tuple[Fetch, ...]
     choices: Mapping[Node, Choice | Decision]
+    layouts: Mapping[Node, Layout]
 
     @property
     def nodes(self) -> list[Node]:
@@ -105,13 +106,14 @@ class Shared:
     """The graph of any device of a mesh, in place of one of all devices. `leaves`: of each leaf of the structure the
     node of a device's part; itself, where it is on one device; None where nobody reads it. `results`: the node of a
     device's part, and how they lie; the device that they are then copied to, if any. `moves`: what each move moves
-    boxes of; `choices`: as in `Local`."""
+    boxes of, and the first that needs them; `choices`: as in `Local`. `layouts`: those of all cuts."""
 
     mesh: Mesh
     leaves: tuple[Node | None, ...]
     results: tuple[tuple[Node, Laid, str | None], ...]
-    moves: Mapping[Node, Node]
+    moves: Mapping[Node, tuple[Node, Node]]
     choices: Mapping[Node, Choice] | Mapping[Node, Decision]
+    layouts: Mapping[Node, Layout]
 
 
 @dataclass(slots=True, eq=False)
@@ -199,20 +201,34 @@ def localized(nodes: Sequence[Node], home: Callable[[], str]) -> Local:
         for n, s in zip(places, own, strict=True):
             new[n] = buffer(n.shape, n.dtype, n.device, s)
     made = dict(zip(known.local.nodes, rebuilt(known.local.nodes, new), strict=True))
-    return Local(tuple(_changed(known.local.found, made)), known.local.fetches, known.local.choices)
+    own = known.local
+    return Local(tuple(_changed(own.found, made)), own.fetches, own.choices, own.layouts)
+
+
+def anew(nodes: Sequence[Node], given: Mapping[Node, Layout]) -> Template:
+    """The local graph of nodes, made for who looks at it: of the same lines of the program as they are, where these are
+    noted. `given`: layouts of leaves on a mesh that have no value."""
+    sig = signature(nodes)
+    blank = {n: buffer(n.shape, n.dtype, n.device, None) for n in sig.leaves}
+    roots = expand_calls(rebuilt(nodes, blank))
+    return _over(roots, list(blank.values()), layouts_in(sig, given))
 
 
 def _template(sig: Signature, layouts: Layouts) -> Template:
     own = snapshot(sig)
-    roots = expand_calls(own.outputs)
+    return _over(expand_calls(own.outputs), own.leaves, layouts)
+
+
+def _over(roots: Sequence[Node], own: Sequence[Node], layouts: Layouts) -> Template:
+    """The local graph of `roots` over leaves without values."""
 
     def localize() -> tuple[tuple[tuple[Node, ...], ...], Local]:
-        with _laid(own.leaves, layouts) as shards:
-            leaves = tuple([shards.get(leaf, (leaf,)) for leaf in own.leaves])
+        with _laid(own, layouts) as shards:
+            leaves = tuple([shards.get(leaf, (leaf,)) for leaf in own])
             return leaves, _localized(roots, shards)
 
-    with _laid(own.leaves, layouts):
-        found = Template(localize, _shared(roots, own.leaves))
+    with _laid(own, layouts):
+        found = Template(localize, _shared(roots, own))
     if found.shared is None:
         found.localized()  # now, while nothing is collected
     return found
@@ -268,8 +284,9 @@ def _shared(roots: Sequence[Node], leaves: Sequence[Node]) -> Shared | None:
         for n, d in zip(wanted, decided, strict=True)
     ]
     return Shared(
-        mesh, tuple([found.leaves.get(n) for n in leaves]), tuple(results), found.moves, placed.choices
-    )
+        mesh, tuple([found.leaves.get(n) for n in leaves]), tuple(results), found.moves, placed.choices,
+        placed.layouts,
+    )  # fmt: skip
 
 
 def _localized(roots: Sequence[Node], shards: Mapping[Node, tuple[Node, ...]]) -> Local:
@@ -277,6 +294,7 @@ def _localized(roots: Sequence[Node], shards: Mapping[Node, tuple[Node, ...]]) -
     found: list[Laid | Node] = list(_by_way_of_devices(roots))
     fetches: list[Fetch] = []
     choices: dict[Node, Choice | Decision] = {}
+    layouts: dict[Node, Layout] = {}
     names = dict.fromkeys(n.device for n in toposort(flat(found)) if is_mesh(n.device))
     for name in names:
         device = mesh_of(name)
@@ -292,6 +310,7 @@ def _localized(roots: Sequence[Node], shards: Mapping[Node, tuple[Node, ...]]) -
         lowered = lower(decided, mesh, placed.layouts, {n: shards[n] for n in own}, placed.splits)
         fetches += lowered.fetches
         choices.update(placed.choices)
+        layouts.update(placed.layouts)
         made: dict[Node, Laid | Node] = {}
         for n, d in zip(wanted, decided, strict=True):
             if d in lowered.locals and n.device == name:
@@ -299,7 +318,7 @@ def _localized(roots: Sequence[Node], shards: Mapping[Node, tuple[Node, ...]]) -
             else:
                 made[n] = lowered.others[d]
         found = list(_changed(found, made))
-    return Local(tuple(found), tuple(fetches), choices)
+    return Local(tuple(found), tuple(fetches), choices, layouts)
 
 
 @dataclass(frozen=True, slots=True)

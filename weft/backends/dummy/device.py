@@ -23,10 +23,10 @@ from weft.backends.dummy.links import Wiring, from_host, to_host
 from weft.backends.dummy.pool import DummyMemory, Pool
 from weft.backends.dummy.queues import DummyEvent, DummyQueue, Host
 from weft.backends.dummy.simulation import Simulation
-from weft.backends.dummy.timeline import Timeline
 from weft.backends.links import Link
 from weft.backends.protocol import Code, Commands, Device, DeviceInfo, Memory
 from weft.backends.roofline import Limits, described
+from weft.backends.timeline import Timeline
 from weft.errors import DeviceError
 from weft.ir.loops import Program
 from weft.lazy_dataclass import dataclass

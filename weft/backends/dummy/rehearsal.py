@@ -15,7 +15,7 @@ from itertools import groupby
 from weft.backends.dummy.farm import Farm
 from weft.backends.dummy.links import Wiring
 from weft.backends.dummy.simulation import Operation, Simulation
-from weft.backends.dummy.timeline import Timeline
+from weft.backends.timeline import Timeline
 
 
 class Rehearsal:

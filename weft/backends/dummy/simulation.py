@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
-from weft.backends.dummy.timeline import Span, Timeline
+from weft.backends.timeline import Span, Timeline
 from weft.ir.forks import forkable
 
 OPEN_OPERATIONS = 1 << 14

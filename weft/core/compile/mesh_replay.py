@@ -6,9 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from weft.autograd.value import Value
 from weft.core.compile.draws import drawn_if_run
-from weft.core.compile.instantiate import instantiate
 from weft.core.compile.lazy_replay import LazyReplay
 from weft.core.compile.parts_replay import Inputs, PartsReplay
 from weft.core.compile.recording import Recording
@@ -120,6 +118,7 @@ class MeshReplay(PartsReplay):
         from weft.core.execute.explanation import explain_nodes
 
         self.run(objects)
-        known = {v: objects[k].value for k, v in self.recording.placeholders.items()}
-        asked = [Value(n) for n in self._laid(objects).asked]
-        return explain_nodes([v.node for v in instantiate(asked, known, {})])
+        known = self._laid(objects)
+        places = self.recording.placeholders
+        lie = zip(self.recording.specs, known.layouts, strict=True)
+        return explain_nodes(known.asked, layouts={places[k].node: l for k, l in lie if l is not None})

@@ -22,10 +22,10 @@ from weakref import ref
 
 from weft.autograd.context import context, default_device, switched
 from weft.autograd.value import Value, apply
-from weft.core.args.axes import is_int
-from weft.core.args.handle import describe, wrap
+from weft.core.args.handle import wrap
 from weft.core.args.modes import no_grad, numerics
 from weft.core.args.structure import mapped, tensors_in
+from weft.core.compile.asked_devices import limit_of, mesh_of
 from weft.core.compile.compiled_function import CompiledFunction, name_of
 from weft.core.compile.recording import Recording
 from weft.core.execute import meshes, run, tracing
@@ -34,8 +34,8 @@ from weft.core.layout.creation import place
 from weft.core.sharding.device_mesh import DeviceMesh, made
 from weft.core.sharding.tensors import laid_out
 from weft.core.views import views
-from weft.errors import ArgumentError, DTypeError
 from weft.ir.graph import Target
+from weft.ir.lines import Lines
 from weft.ir.ops import Op
 from weft.ir.placement import Layout, Replicate, is_mesh
 from weft.lazy_dataclass import dataclass
@@ -68,8 +68,8 @@ class OverDevices(CompiledFunction[P, R]):
         dynamic: bool | None,
     ) -> None:
         self._devices, self._memory = devices, memory
-        self.mesh = _mesh(devices)
-        self.limit = _limit(memory, self.mesh)
+        self.mesh = mesh_of("compile", devices)
+        self.limit = limit_of("compile", memory, self.mesh)
         self.numerics = mode
         self.alone: dict[str, float] = {}
         """The measured nanoseconds of a call on each of those devices that compute on one processor: the fastest of
@@ -89,6 +89,7 @@ class OverDevices(CompiledFunction[P, R]):
         self._again: _Again | None = None
         self._calls = self._running = 0
         self._told = False
+        self._lines = Lines()
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -140,7 +141,7 @@ class OverDevices(CompiledFunction[P, R]):
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
         """As of any compiled function; over the devices, once the layouts of its state are decided."""
-        with self._mode():
+        with self._mode(), self._lines.noted():
             return self._settled(args, kwargs).explain(*args, **kwargs)
 
     def profile(self, *args: P.args, **kwargs: P.kwargs) -> Profile:
@@ -288,9 +289,16 @@ class OverDevices(CompiledFunction[P, R]):
     # on the mesh ------------------------------------------------------------------------------------------------------
 
     def _on_mesh(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function with its arguments on the mesh: what is traced, or run where values are asked for. It has
-        done to the arguments afterwards what it did to those that it got."""
-        home, trace = default_device(), tracing.current()
+        """Call the function with its arguments on the mesh: what is traced, or run where values are asked for. Of what
+        is traced, the lines are noted for explanations."""
+        trace = tracing.current()
+        with nullcontext() if trace is None else self._lines.noted():
+            return self._with_moved(trace, args, kwargs)
+
+    def _with_moved(self, trace: tracing.Trace | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function with its arguments on the mesh. It has done to the arguments afterwards what it did to
+        those that it got."""
+        home = default_device()
         arguments: list[Tensor] = tensors_in((args, kwargs))
         if trace is not None:
             given = {id(t) for a in arguments for t in (a, a.__dict__.get("_grad"))}
@@ -426,36 +434,3 @@ def _seen(tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor, tuple[views.V
 def _named(way: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
     """A way to call a function, by the name of that."""
     return update_wrapper(partial(way), fn, updated=())
-
-
-def _mesh(devices: Any) -> DeviceMesh:
-    """The devices in a row: a mesh as it is; "cuda:*", all of a kind."""
-    if isinstance(devices, DeviceMesh):
-        return devices
-    if isinstance(devices, str):
-        kind, _, number = devices.partition(":")
-        if number != "*":
-            raise ArgumentError(
-                f"compile: devices is a list of names, a DeviceMesh, or all of a kind such as 'cuda:*', got {devices!r}"
-            )
-        devices = [f"{kind}:{k}" for k in range(meshes.count(kind))]
-    names = [getattr(d, "name", d) for d in devices]
-    for name in names:
-        if not isinstance(name, str):
-            raise DTypeError(f"compile: devices: expected names of devices, or devices, got {describe(name)}")
-    return DeviceMesh.of(made("compile", names, (len(names),), None))
-
-
-def _limit(memory: int | Mapping[str, int] | None, mesh: DeviceMesh) -> int | None:
-    """The bytes that each device may take: the least that is given."""
-    if memory is None:
-        return None
-    given = memory if isinstance(memory, Mapping) else dict.fromkeys(mesh.devices, memory)
-    for name, nbytes in given.items():
-        if (name if ":" in name else f"{name}:0") not in mesh.devices:
-            raise ArgumentError(
-                f"compile: memory= has a limit for {name!r}, which is none of devices=: {', '.join(mesh.devices)}"
-            )
-        if not is_int(nbytes) or nbytes < 0:
-            raise ArgumentError(f"compile: memory= is a number of bytes for {name!r}, got {nbytes!r}")
-    return min(given.values(), default=None)

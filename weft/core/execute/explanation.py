@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time as clock
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from weft.core.execute import explained_meshes as about
 from weft.core.execute import pending, tracing
+from weft.core.execute.explained_meshes import (
+    ExplainedCollective,
+    ExplainedExchange,
+    ExplainedLayout,
+    ExplainedPool,
+)
 from weft.core.execute.pending import Reason
 from weft.errors import ArgumentError, MemoryPlanError
 from weft.lazy_dataclass import dataclass
@@ -17,18 +23,17 @@ from weft.lazy_dataclass import dataclass
 if TYPE_CHECKING:
     from weft.backends.protocol import Device
     from weft.backends.roofline import Bound, Limits
+    from weft.backends.timeline import Timeline
     from weft.core.execute.tracing import GraphBreak
     from weft.ir.dtypes import DType
     from weft.ir.graph import Node, Shape
     from weft.ir.placement import Layout
     from weft.scheduler.details import KernelDetail
     from weft.scheduler.kernelize import DecisionLog
-    from weft.scheduler.meshes import Laid, Local
+    from weft.scheduler.meshes import Shared
     from weft.scheduler.parts.cut import Cut, Exchange
     from weft.scheduler.parts.order import Step
-    from weft.scheduler.placing.layouts import Decision, Form
     from weft.scheduler.plan import KernelInfo, Plan
-    from weft.scheduler.sharding.propagate import Choice
     from weft.scheduler.signature import Signature
 
 TIMED_RUNS = 5
@@ -36,6 +41,9 @@ TIMED_RUNS = 5
 
 TIMED_SECONDS = 0.5
 """The time after which no further run is started."""
+
+EXCHANGES_SHOWN = 32
+"""Exchanges that are printed one by one, beside the collectives that they are part of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +196,7 @@ class ExplainedKernel:
 
     def __str__(self) -> str:
         where = f"{self.device}, part {self.part}" if self.part else self.device
-        head = f"{self.name} on {where}: {_count(self.bytes, 'B')} moved, {_count(self.flops, 'flop')}"
+        head = f"{self.name} on {where}: {about.in_units(self.bytes, 'B')} moved, {about.in_units(self.flops, 'flop')}"
         lines = [head, f"    {self.summary}", *(f"    {w}" for w in self.why)]
         if self.timing is not None:
             lines.append(f"    {str(self.timing).strip()}")
@@ -207,40 +215,8 @@ class ExplainedCopy:
 
     def __str__(self) -> str:
         if self.lent:
-            return f"{self.target} reads {_count(self.bytes, 'B')} of {self.source} where they are"
-        return f"copy from {self.source} to {self.target}: {_count(self.bytes, 'B')}"
-
-
-@dataclass(frozen=True, slots=True)
-class ExplainedLayout:
-    """The layout of a tensor on a mesh, and why. `fetched`: the bytes that devices fetch from each other for it, where
-    the layout was chosen by them."""
-
-    tensor: str
-    mesh: str
-    layout: str
-    why: str
-    fetched: int | None = None
-
-    def __str__(self) -> str:
-        fetched = "" if self.fetched is None else f"; {_count(self.fetched, 'B')} fetched for it"
-        return f"{self.tensor} on {self.mesh}: {self.layout}, {self.why}{fetched}"
-
-
-@dataclass(frozen=True, slots=True)
-class ExplainedExchange:
-    """A box of a tensor that one device of a mesh fetches from another."""
-
-    tensor: str
-    box: str
-    source: str
-    target: str
-    bytes: int
-    is_term: bool
-
-    def __str__(self) -> str:
-        what = "a term of " if self.is_term else ""
-        return f"{self.target} fetches {what}{self.tensor} {self.box} from {self.source}: {_count(self.bytes, 'B')}"
+            return f"{self.target} reads {about.in_units(self.bytes, 'B')} of {self.source} where they are"
+        return f"copy from {self.source} to {self.target}: {about.in_units(self.bytes, 'B')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +242,12 @@ class Explanation:
     function asks for values: it runs in one segment more than there are of these. `shared` says of plans that serve
     graphs of all sizes which they are bound to. `along` are other tensors that would be computed with them, since the
     program changes and holds them; their kernels are not among the steps. `kept` are values that a compiled function
-    keeps until what they are computed from is written. `layouts` are those of tensors on meshes, `exchanges` the copies
-    between the devices of these, in their order.
+    keeps until what they are computed from is written.
+
+    Over several devices: `layouts` are those of tensors on meshes; `exchanges` the copies between the devices of
+    these, in their order, and `collectives` those of one tensor for another, with their reason and their price;
+    `pools` the most bytes of each memory; `timeline` when all this runs, as predicted, as a picture (`.svg()`) or for a
+    trace viewer (`.chrome_trace()`).
     """
 
     steps: tuple[ExplainedKernel | ExplainedCopy, ...]
@@ -279,6 +259,9 @@ class Explanation:
     kept: tuple[str, ...] = ()
     layouts: tuple[ExplainedLayout, ...] = ()
     exchanges: tuple[ExplainedExchange, ...] = ()
+    collectives: tuple[ExplainedCollective, ...] = ()
+    pools: tuple[ExplainedPool, ...] = ()
+    timeline: Timeline | None = None
 
     @property
     def segments(self) -> int:
@@ -356,43 +339,50 @@ class Explanation:
         if not self.steps:
             return "\n".join(["nothing to compute: the values are there already", *map(str, self.along)])
         n, copies = len(self.kernels), self.copies
-        head = f"{n} kernel{'' if n == 1 else 's'}, {_count(self.bytes, 'B')} moved, {_count(self.flops, 'flop')}"
+        work = f"{about.in_units(self.bytes, 'B')} moved, {about.in_units(self.flops, 'flop')}"
+        head = f"{n} kernel{'' if n == 1 else 's'}, {work}"
         if copies:
             many = "1 copy" if len(copies) == 1 else f"{len(copies)} copies"
-            moved = _count(sum(c.bytes for c in copies if not c.lent), "B")
+            moved = about.in_units(sum(c.bytes for c in copies if not c.lent), "B")
             head = f"{head}; {many} between devices, {moved}"
         kept = [f"kept from call to call: {', '.join(self.kept)}"] if self.kept else []
         head = "; ".join([head, *self.shared, *kept])
         if self.ns is not None:
             head = f"{head}, {self.ns / 1e3:,.1f} us\n{self.times()}"
+        if self.timeline is not None:
+            head = f"{head}; {self.timeline.makespan_ns / 1e3:,.1f} us predicted"
         steps = [f"{k:3d}. {_indented(str(x))}" for k, x in enumerate(self.steps, 1)]
-        return "\n".join(
-            [head, *map(str, self.layouts), *map(str, self.exchanges), *steps, *map(str, self.along)]
-        )
+        each = self.exchanges if len(self.exchanges) <= EXCHANGES_SHOWN else ()
+        found = (self.layouts, self.collectives, each, [*about.pool_lines(self.pools)], steps, self.along)
+        return "\n".join([head, *[str(x) for of in found for x in of]])
 
     __repr__ = __str__
 
 
-def explain_nodes(nodes: Sequence[Node], time: bool = False) -> Explanation:
-    """The kernels that computing these nodes together will take; with `time`, computed a few times by the clock."""
+def explain_nodes(
+    nodes: Sequence[Node], time: bool = False, layouts: Mapping[Node, Layout] | None = None
+) -> Explanation:
+    """The kernels that computing these nodes together will take; with `time`, computed a few times by the clock.
+    `layouts`: how leaves on a mesh that have no value will lie."""
     from weft.ir.graph import toposort
     from weft.ir.placement import is_mesh
-    from weft.scheduler import meshes
     from weft.scheduler.parts import steps_of
     from weft.scheduler.realize import default_device
     from weft.scheduler.signature import signature
 
-    todo = [n for n in dict.fromkeys(nodes) if n.storage is None and not (tracing.is_placeholder(n))]
+    given = layouts or {}
+    todo = [n for n in dict.fromkeys(nodes) if n.storage is None and not tracing.is_placeholder(n)]
+    todo = [n for n in todo if n not in given]
     along = tuple(_along(todo)) if todo else ()
     on_mesh = any(is_mesh(n.device) for n in toposort(todo))
-    if on_mesh and (found := _of_shared(todo, along)) is not None and not time:
-        return found
-    local = meshes.localized(todo, default_device) if on_mesh else None
-    asked = todo if local is None else list(dict.fromkeys(local.nodes))
-    sig = signature(asked)
-    names = {n.device or default_device() for n in asked} or {default_device()}
+    if on_mesh and time:
+        raise ArgumentError("explain: kernels are timed on one device; these are computed on a mesh")
+    if on_mesh:
+        return _on_meshes(todo, given, along)
+    sig = signature(todo)
+    names = {n.device or default_device() for n in todo} or {default_device()}
     lines: list[str] = []
-    if len(names) == 1 and not sig.copies and local is None:
+    if len(names) == 1 and not sig.copies:
         (name,) = names
         if time and todo:
             return replace(_timed_on(todo, name), along=along)
@@ -400,11 +390,11 @@ def explain_nodes(nodes: Sequence[Node], time: bool = False) -> Explanation:
     order, _ = steps_of(sig)
     if not time:
         steps = tuple(_steps(order.cut, order.steps, lines))
-        if local is None:
-            return Explanation(steps, shared=tuple(lines), along=along)
-        layouts, exchanges = tuple(_layouts(todo, local)), tuple(_exchanges(local))
-        return Explanation(steps, None, None, (), tuple(lines), along, (), layouts, exchanges)
-    if order.exchanges or local is not None:
+        return Explanation(
+            steps, shared=tuple(lines), along=along,
+            pools=tuple(about.pools(order.devices, order.peak, False)), timeline=about.timeline(order),
+        )  # fmt: skip
+    if order.exchanges:
         raise ArgumentError("explain: kernels are timed on one device; realize what is copied to it before")
     groups: dict[str, list[Node]] = {}
     for n in todo:
@@ -416,41 +406,60 @@ def explain_nodes(nodes: Sequence[Node], time: bool = False) -> Explanation:
     return Explanation(kernels, sum(p.ns or 0 for p in parts), limits, shared=shared, along=along)
 
 
-def _of_shared(nodes: Sequence[Node], along: tuple[ComputedAlong, ...]) -> Explanation | None:
+def _on_meshes(
+    nodes: Sequence[Node], given: Mapping[Node, Layout], along: tuple[ComputedAlong, ...]
+) -> Explanation:
+    """The explanation of nodes on meshes, or made of what is; `given`: how leaves without a value will lie."""
+    from weft.scheduler import meshes
+    from weft.scheduler.parts import kept_plan, steps_of
+    from weft.scheduler.signature import signature
+
+    known = meshes.anew(nodes, given)
+    if known.shared is not None:
+        return _of_shared(nodes, known.shared, along)
+    local, lines = known.local, list[str]()
+    sig = signature(list(dict.fromkeys(local.nodes)))
+    (order, _), plan = steps_of(sig), kept_plan(sig)
+    peak = order.peak if plan is None else plan.peak
+    return Explanation(
+        tuple(_steps(order.cut, order.steps, lines)),
+        shared=tuple(lines),
+        along=along,
+        layouts=(*about.chosen(local.choices), *about.asked(nodes, local.found)),
+        exchanges=tuple(about.exchanges(local.fetches)),
+        collectives=tuple(about.collectives(local)),
+        pools=tuple(about.pools(order.devices, peak, plan is not None)),
+        timeline=about.timeline(order),
+    )
+
+
+def _of_shared(nodes: Sequence[Node], graph: Shared, along: tuple[ComputedAlong, ...]) -> Explanation:
     """The explanation of a plan that all devices of a mesh run: the kernels of one device, the exchanges of all."""
-    from weft.ir.regions import boxes as bx
-    from weft.scheduler.mesh_plans import shared_plan
+    from weft.scheduler.mesh_plans import made_shared
     from weft.scheduler.parts.cut import Compute
 
-    found = shared_plan(nodes)
-    if found is None:
-        return None
-    plan, graph = found[0].plan, found[1]
+    plan = made_shared(graph).plan
     lines = [f"the kernels are those of each of the {len(plan.devices)} devices of {graph.mesh.name}"]
     steps: list[ExplainedKernel | ExplainedCopy] = []
-    exchanges: list[ExplainedExchange] = []
     names, part = graph.mesh.devices, 0
     for number, s in enumerate(plan.order.steps):
         if isinstance(s.work, Compute):
             part += 1
             steps += [replace(k, part=part) for k in _kernels(s.work.nodes, names[0], lines)]
             continue
-        move = s.work.move
-        assert move is not None and s.work.moved is not None
-        of = graph.moves[s.work.moved]
-        for at, name in enumerate(names):
-            for k, copy in plan.copies_of(number, at):
-                source = move.origin or names[k]
-                if source != name:
-                    box = "[" + ", ".join(map(repr, bx.at(move.wanted, plan.env[at]))) + "]"
-                    exchanges.append(
-                        ExplainedExchange(_tensor(of), box, source, name, copy.nbytes, move.stacked)
-                    )
+        assert s.work.move is not None
         received = sum(copy.nbytes for k, copy in plan.copies_of(number, 0) if k)
-        steps.append(ExplainedCopy(f"{graph.mesh.name} ({move.pattern})", names[0], received, False))
-    layouts = [*_chosen(graph.choices), *_asked(nodes, [laid for _, laid, _ in graph.results])]
+        steps.append(ExplainedCopy(f"{graph.mesh.name} ({s.work.move.pattern})", names[0], received, False))
+    exchanges, collectives = about.shared_exchanges(plan, graph)
     return Explanation(
-        tuple(steps), None, None, (), tuple(lines), along, (), tuple(layouts), tuple(exchanges)
+        tuple(steps),
+        shared=tuple(lines),
+        along=along,
+        layouts=(*about.chosen(graph.choices), *about.asked(nodes, [laid for _, laid, _ in graph.results])),
+        exchanges=tuple(exchanges),
+        collectives=tuple(collectives),
+        pools=tuple(about.pools(names, lambda _: plan.peak, True)),
+        timeline=about.shared_timeline(plan),
     )
 
 
@@ -461,87 +470,6 @@ def _timed_on(nodes: Sequence[Node], name: str) -> Explanation:
     device = open_device(name)
     plan, times, ns = _timed(nodes, device)
     return explained(nodes, device, plan, times, ns)
-
-
-def _layouts(nodes: Sequence[Node], local: Local) -> Iterator[ExplainedLayout]:
-    """The layouts of the nodes, and of what was laid out on the way to them as costs least."""
-    yield from _chosen(local.choices)
-    yield from _asked(nodes, local.found)
-
-
-def _chosen(choices: Mapping[Node, Choice | Decision]) -> Iterator[ExplainedLayout]:
-    """The layouts that were chosen, and why."""
-    from weft.scheduler.sharding.propagate import Choice
-
-    for n, of in choices.items():
-        if not isinstance(of, Choice):
-            (other, ns), *_ = of.others
-            more = f"{_form(other)} would take {ns / 1e3:.4g} us longer" if ns < math.inf else "no other fits"
-            why = f"searched, as it takes the least time; {more}"
-            yield ExplainedLayout(_tensor(n), n.device or "", _form(of.form), why)
-            continue
-        best, other = of.chosen, of.next_best
-        why = "the only way"
-        if other is not None:
-            more = _count(other.moved_bytes, "B")
-            why = f"the least to fetch; next: {_placements(other.layout)}, {more}"
-        yield ExplainedLayout(_tensor(n), n.device or "", _placements(best.layout), why, best.moved_bytes)
-
-
-def _asked(nodes: Sequence[Node], found: Sequence[Laid | Node]) -> Iterator[ExplainedLayout]:
-    """The layouts of nodes that are wishes."""
-    from weft.ir.ops import Op
-    from weft.scheduler.meshes import Laid
-
-    for n, laid in zip(nodes, found, strict=True):
-        if isinstance(laid, Laid) and n.op is Op.COPY:
-            yield ExplainedLayout(_tensor(n), laid.mesh.name, _placements(laid.layout), "as asked")
-
-
-def _exchanges(local: Local) -> Iterator[ExplainedExchange]:
-    for f in local.fetches:
-        box = "[" + ", ".join(map(repr, f.box)) + "]"
-        yield ExplainedExchange(_tensor(f.node), box, f.source, f.target, f.nbytes, f.is_term)
-
-
-def _tensor(n: Node) -> str:
-    return f"{n.op.symbol} {n.dtype.short}[{', '.join(map(str, n.shape))}]"
-
-
-def _placements(layout: Layout) -> str:
-    from weft.ir.placement import Partial, Shard
-
-    def text(p: object) -> str:
-        match p:
-            case Shard(dim, None):
-                return f"Shard({dim})"
-            case Shard(dim, bounds):
-                return f"Shard({dim}, blocks end at {bounds})"
-            case Partial(op):
-                return f"Partial({op.symbol})"
-            case _:
-                return "Replicate()"
-
-    return ", ".join(map(text, layout))
-
-
-def _form(form: Form) -> str:
-    """A layout, and the axes along which the terms of a sum are parted, or it is taken in blocks."""
-    from weft.ir.placement import Shard
-    from weft.scheduler.sharding.online import Running
-
-    def text(s: object) -> str:
-        match s:
-            case Shard(dim, _):
-                return f"terms along axis {dim}"
-            case Running(dim, in_turns=True):
-                return f"blocks along axis {dim} in turns, as they arrive (reassociates)"
-            case Running(dim, _):
-                return f"states of blocks along axis {dim}, combined (reassociates)"
-            case _:
-                return "terms as they are"
-
-    return " of ".join([_placements(form.layout), *[text(s) for s in form.split if s is not None]])
 
 
 def _along(nodes: Sequence[Node]) -> Iterator[ComputedAlong]:
@@ -686,16 +614,6 @@ def timing(step: KernelInfo, ns: int, limits: Limits) -> Timing:
     """A step's time beside what the limits allow."""
     bound = limits.bound(step.flops, step.bytes - step.written, step.written, step.dtype)
     return Timing(step.name, ns, step.flops, step.bytes, bound)
-
-
-def _count(n: int, unit: str) -> str:
-    """12345678 B -> "12.3 MB"."""
-    x = float(n)
-    for prefix in ("", "k", "M", "G"):
-        if x < 1000:
-            return f"{x:.0f} {unit}" if not prefix else f"{x:.1f} {prefix}{unit}"
-        x /= 1000
-    return f"{x:.1f} T{unit}"
 
 
 def _indented(text: str) -> str:

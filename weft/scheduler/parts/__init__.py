@@ -19,6 +19,6 @@ for a whole device.
 
 from __future__ import annotations
 
-from weft.scheduler.parts.found import compute, steps_of, values_over
+from weft.scheduler.parts.found import compute, kept_plan, steps_of, values_over
 
-__all__ = ["compute", "steps_of", "values_over"]
+__all__ = ["compute", "kept_plan", "steps_of", "values_over"]

@@ -98,11 +98,16 @@ def _built(sig: Signature) -> PartsPlan:
     return PartsPlan.of(order, devices, parts)
 
 
+def kept_plan(sig: Signature) -> PartsPlan | None:
+    """The plan of parts for a graph, if there is one."""
+    plan = _found.get((sig.key, one.default_device()))
+    return plan if plan is not None and is_valid(plan) else None
+
+
 def steps_of(sig: Signature) -> tuple[Ordered, dict[str, Device]]:
     """The ordered steps of a graph, and its devices: of its plan if there is one, else by what the devices are
     described as."""
-    plan = _found.get((sig.key, one.default_device()))
-    if plan is not None and is_valid(plan):
+    if (plan := kept_plan(sig)) is not None:
         return plan.order, dict(plan.devices)
     found, devices, ways = _cut(sig)
     return ordered(found, devices, ways), devices

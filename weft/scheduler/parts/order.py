@@ -86,7 +86,7 @@ class Ordered:
     """Steps in the order in which they are started. `slot`: the memory of each value, None for leaves and what is
     lent. `starts`: devices whose earlier work is waited for; `ends`: at the end, queue 0 of a device waits for a step
     (None: the host does), so that what runs there later comes after all of this. `ns`: about what it takes, the host
-    aside."""
+    aside; `at`: about when each step starts and ends."""
 
     cut: Cut
     steps: tuple[Step, ...]
@@ -97,6 +97,7 @@ class Ordered:
     ends: tuple[tuple[str | None, int], ...]
     synchronous: frozenset[str]
     ns: float = 0.0
+    at: tuple[tuple[float, float], ...] = ()
 
     @property
     def exchanges(self) -> list[Step]:
@@ -178,6 +179,7 @@ class _Order:
         self.times: list[tuple[float, float]] = []  # of each step of the cut: about when it starts and ends
         self.issued: dict[tuple[Lane, int], int] = {}  # a place on a lane -> the step
         self.ends: list[float] = []
+        self.at: list[tuple[float, float]] = []
         for k, name in enumerate(self.names):
             lane = Lane(name)
             if name in self.synchronous:
@@ -240,7 +242,7 @@ class _Order:
         starts = tuple([name for k, name in enumerate(self.names) if start_of(k) in waited])
         return Ordered(
             self.cut, tuple(final), tuple(self.slots), tuple(self.slot), self.names, starts, ends,
-            self.synchronous, whole_ns,
+            self.synchronous, whole_ns, tuple(self.at),
         )  # fmt: skip
 
     def _timed(self, giver: Mapping[int, int], lanes: Sequence[Lane], ways: Sequence[Way]) -> list[Timed]:
@@ -362,6 +364,7 @@ class _Order:
             self.events[number] = lane, dict(clock)
             self.issued[at] = number
         self.ends.append(self.times[k][1])
+        self.at.append(self.times[k])
         for v in self._reads(s):
             self.used.setdefault(v, []).append(at)
             self.readers[v] -= 1

@@ -55,13 +55,14 @@ SHARED_BYTES = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A box of a cut, or of its term, that one device copies from another."""
+    """A box of a cut, or of its term, that one device copies from another. `reader`: the first node that needs it."""
 
     node: Node
     box: IndexBox
     source: str
     target: str
     is_term: bool
+    reader: Node
 
     @property
     def nbytes(self) -> int:
@@ -279,6 +280,7 @@ class _Lowering:
     term_parts: PartsOf = field(init=False)
     loops: dict[tuple[Node, int], Parts] = field(default_factory=dict[tuple[Node, int], Parts])
     made: dict[str, dict[Place, Node]] = field(default_factory=dict[str, dict[Place, Node]])
+    reader: Node = field(init=False)
 
     def __post_init__(self) -> None:
         self.term_parts = TermParts(self.parts)
@@ -300,6 +302,7 @@ class _Lowering:
                     if i in self.cuts and n.device is not None:
                         self._demand(i, bx.full(i.shape), n.device)
         for n in order:
+            self.reader = n
             if n in self.cuts:
                 self._compute(self.cuts[n])
             elif self._is_single(n):
@@ -536,7 +539,7 @@ class _Lowering:
         if source == device:
             return part
         copied = apply(Op.COPY, (part,), Target(device))
-        self.fetches.setdefault(copied, Fetch(n, box, source, device, is_term))
+        self.fetches.setdefault(copied, Fetch(n, box, source, device, is_term, self.reader))
         return copied
 
     def _value(self, n: Node, box: IndexBox, device: str) -> Node:

@@ -86,12 +86,12 @@ class UnlikeError(Exception):
 class Alike:
     """The graph of any device. `locals`: of each cut that is asked for, the node of its box; `leaves`: of stored nodes
     the node of what a device has of them; themselves, where they are on one device. `moves`: the global node of which
-    each move moves boxes."""
+    each move moves boxes, and the first that needs them."""
 
     mesh: Mesh
     locals: Mapping[Node, Node]
     leaves: Mapping[Node, Node]
-    moves: Mapping[Node, Node]
+    moves: Mapping[Node, tuple[Node, Node]]
 
 
 def lower_alike(
@@ -176,7 +176,8 @@ class _Lowering:
     parts: PartsOf = field(default_factory=_Parts)
     term_parts: PartsOf = field(init=False)
     made: dict[Place, Node] = field(default_factory=dict[Place, Node])
-    moves: dict[Node, Node] = field(default_factory=dict[Node, Node])
+    moves: dict[Node, tuple[Node, Node]] = field(default_factory=dict[Node, tuple[Node, Node]])
+    reader: Node = field(init=False)
 
     def __post_init__(self) -> None:
         self.term_parts = TermParts(self.parts)
@@ -204,11 +205,15 @@ class _Lowering:
             if n in self.cuts:
                 self._settle(self.cuts[n], n in asked)
         for n in order:
+            self.reader = n
             if n in self.leaves and n in asked:
                 raise UnlikeError(f"{n!r} is on one device")
             if n in self.cuts and self.cuts[n].is_wanted:
                 self._compute(self.cuts[n])
-        own = {n: self._own(self.cuts[n]) for n in dict.fromkeys(nodes)}
+        own: dict[Node, Node] = {}
+        for n in dict.fromkeys(nodes):
+            self.reader = n
+            own[n] = self._own(self.cuts[n])
         return Alike(self.mesh, own, self.leaves, self.moves)
 
     def _cut(self, n: Node) -> _Cut:
@@ -400,7 +405,7 @@ class _Lowering:
         return self._noted(leaf, intern(Op.COPY, (leaf,), move, sizes(wanted), leaf.dtype, self.home))
 
     def _noted(self, of: Node, moved: Node) -> Node:
-        self.moves.setdefault(moved, of)
+        self.moves.setdefault(moved, (of, self.reader))
         return moved
 
     def _moved(

@@ -97,6 +97,13 @@ class AlikePlan:
         places = [bindings(mesh.shape, k) for k in range(len(devices))]
         return cls(mesh, order, devices, parts, equal, moves_on, env=places)
 
+    @property
+    def peak(self) -> int:
+        """The bytes of each device's memory that a run takes beside its leaves: the values, and the largest
+        workspace."""
+        plans = [self.equal.plan_for(p.sig, self.devices[0])[0] for p in self.parts if p is not None]
+        return self.order.peak + max([p.commands.workspace_bytes for p in plans], default=0)
+
     def run(self, inputs: Sequence[Sequence[Memory]]) -> list[list[Storage]]:
         """The results on each device, for the memories of the leaves on each."""
         many = (

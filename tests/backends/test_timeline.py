@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.backends.dummy.timeline import ROWS_DRAWN, Span, Timeline
+from weft.backends.timeline import ROWS_DRAWN, Span, Timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
 MADE = Timeline(

@@ -1,4 +1,4 @@
-"""Timelines: the resources' work over simulated time, to measure, to draw, and to open in a trace viewer."""
+"""Timelines: the resources' work over simulated or predicted time, to measure, draw, and open in a trace viewer."""
 
 from __future__ import annotations
 
