@@ -27,7 +27,7 @@ from weft.autograd.value import Value
 from weft.core.args.handle import wrap
 from weft.ir.calls import expand_calls
 from weft.ir.dtypes import float32
-from weft.ir.graph import buffer, toposort
+from weft.ir.graph import Node, buffer, toposort
 from weft.ir.placement import Layout, Mesh, Partial, Replicate, Shard
 from weft.scheduler.placing.clusters import classes, solve_alike
 from weft.scheduler.placing.layouts import Rates, choose
@@ -215,9 +215,9 @@ def transformer(x: weft.Tensor, w: Sequence[weft.Tensor], heads: int = 8) -> wef
     return y + F.gelu(F.layer_norm(y, (d,)) @ w[4]) @ w[5]
 
 
-def chosen(name: str, layers: int, grid: tuple[int, int], links: Links, batch: int) -> str:
-    """A row about layouts of a real graph: a training step of a transformer, regions and all."""
-    d, count = 512, grid[0] * grid[1]
+def training_graph(layers: int, batch: int) -> tuple[list[Node], list[tuple[Node, Node]]]:
+    """A training step of a transformer: loss and new weights, and which weight each of these replaces."""
+    d = 512
     x, weights = stored(batch, 512, d), list[weft.Tensor]()
     for _ in range(layers):
         w = [stored(*shape).requires_grad_() for shape in (*[(d, d)] * 4, (d, 4 * d), (4 * d, d))]
@@ -228,7 +228,13 @@ def chosen(name: str, layers: int, grid: tuple[int, int], links: Links, batch: i
     new = [w.detach() - 0.1 * w.grad for w in weights]
     made = expand_calls([t.value.node for t in (loss, *new, *weights)])
     nodes = made[: 1 + len(new)]
-    updates = list(zip(nodes[1:], made[1 + len(new) :], strict=True))
+    return nodes, list(zip(nodes[1:], made[1 + len(new) :], strict=True))
+
+
+def chosen(name: str, layers: int, grid: tuple[int, int], links: Links, batch: int) -> str:
+    """A row about layouts of a real graph: a training step of a transformer, regions and all."""
+    nodes, updates = training_graph(layers, batch)
+    count = grid[0] * grid[1]
     mesh = Mesh("cpu:0", tuple(f"sim:{k}" for k in range(count)), grid)
     began = time.process_time()
     found = choose(nodes, mesh, [Rates(100e12, 2e12, LAUNCH_NS)] * count, links, updates=updates)
@@ -287,17 +293,26 @@ def random_tasks(rng: np.random.Generator, devices: int, sent: float) -> list[Ta
     return tasks
 
 
+SENT = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""How many times as long as tasks messages take."""
+
+
+def ahead(sent: float, count: int) -> list[float]:
+    """The parts of the time of HEFT, or PEFT if that is shorter, that schedules of random DAGs save."""
+    rng, found = np.random.default_rng(0), list[float]()
+    for _ in range(count):
+        devices = int(rng.integers(2, 7))
+        tasks, machine = random_tasks(rng, devices, sent), Machine(Links.uniform(devices, 1, 1e9))
+        rivals = [s.ns for s in (heft(tasks, machine), peft(tasks, machine)) if s is not None]
+        found.append(1 - schedule(tasks, machine).ns / min(rivals))
+    return found
+
+
 def orders(count: int) -> Iterator[str]:
     """How much shorter schedules are than those of HEFT and PEFT, where messages are short and where they are long."""
-    for sent in (0.1, 0.5, 1.0, 2.0, 5.0, 10.0):
-        rng = np.random.default_rng(0)
-        ahead: list[float] = []
-        for _ in range(count):
-            devices = int(rng.integers(2, 7))
-            tasks, machine = random_tasks(rng, devices, sent), Machine(Links.uniform(devices, 1, 1e9))
-            rivals = [s.ns for s in (heft(tasks, machine), peft(tasks, machine)) if s is not None]
-            ahead.append(1 - schedule(tasks, machine).ns / min(rivals))
-        mean, least = 100 * np.mean(ahead), 100 * min(ahead)
+    for sent in SENT:
+        found = ahead(sent, count)
+        mean, least = 100 * np.mean(found), 100 * min(found)
         yield f"orders, messages {sent:4} x tasks: {mean:5.1f} % ahead, at least {least:.1f} %"
 
 

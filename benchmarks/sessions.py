@@ -9,14 +9,11 @@ What is compared takes turns, run by run, so that both meet the machine in the s
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,50 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.results import ROOT, say
-
-clock: list[Callable[[], float]] = [time.perf_counter]
-"""The clock that all is measured by."""
-
-Work = Callable[[int], object]
-"""Something to be timed: it is given the number of its turn, and returns when it is done."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What a mark asks for: `value` is to be at most `most`, or at least `least`."""
-
-    mark: int
-    what: str
-    value: float
-    most: float | None = None
-    least: float | None = None
-    unit: str = "x"
-
-    @property
-    def text(self) -> str:
-        """A line of the table."""
-        asked = "" if self.most is None and self.least is None else f"{self.most or self.least:g} {self.unit}"
-        met = (self.most is None or self.value <= self.most) and (
-            self.least is None or self.value >= self.least
-        )
-        sign = "<=" if self.most is not None else ">="
-        verdict = "" if not asked else "met" if met else "**missed**"
-        bound = f"{sign} {asked}" if asked else ""
-        return f"| {self.mark} | {self.what} | {self.value:.3g} {self.unit} | {bound} | {verdict} |"
-
-
-def turns(works: Sequence[Work], rounds: int, warm: int = 3) -> list[float]:
-    """The median seconds of each, which are done in turns, the first one first and last by turns."""
-    times: list[list[float]] = [[] for _ in works]
-    for k in range(rounds + warm):
-        order = list(range(len(works)))
-        for n in order if k % 2 else order[::-1]:
-            begin = clock[0]()
-            works[n](k)
-            if k >= warm:
-                times[n].append(clock[0]() - begin)
-    return [statistics.median(t) for t in times]
+from benchmarks.marks import Row, Work, clock, table, turns
+from benchmarks.results import ROOT
 
 
 def example(name: str) -> ModuleType:
@@ -559,33 +514,7 @@ MARKS: dict[str, Callable[[int], Iterator[Row]]] = {
 
 def main(given: Sequence[str] | None = None) -> None:
     """Measure, and print a table."""
-    p = argparse.ArgumentParser(
-        prog="benchmarks.sessions", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    p.add_argument("--only", default="", help="numbers of marks (default: all)")
-    p.add_argument("--threads", type=int, default=0, help="threads (default: all cores)")
-    p.add_argument("--rounds", type=int, default=24, help="runs of each way (default: 24)")
-    p.add_argument("--busy", action="store_true", help="others use the machine: processor time")
-    chosen = p.parse_args(given)
-    import weft
-
-    if chosen.threads:
-        weft.set_num_threads(chosen.threads)
-        if find_spec("torch"):
-            import torch
-
-            torch.set_num_threads(chosen.threads)
-    if chosen.busy:
-        clock[0] = time.process_time
-    wanted = set(chosen.only.split(",")) - {""}
-    rows: list[str] = []
-    for marks, measure in MARKS.items():
-        if wanted and not wanted & set(marks.split(",")):
-            continue
-        for row in measure(chosen.rounds):
-            say(row.text)
-            rows.append(row.text)
-    print("\n".join(["| mark | what | found | asked for | |", "|---|---|---:|---:|---|", *rows]))
+    table("benchmarks.sessions", __doc__, MARKS, 24, given)
 
 
 if __name__ == "__main__":
