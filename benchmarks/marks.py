@@ -32,14 +32,14 @@ class Row:
     @property
     def text(self) -> str:
         """A line of the table."""
-        asked = "" if self.most is None and self.least is None else f"{self.most or self.least:g} {self.unit}"
+        bound = self.least if self.most is None else self.most
         met = (self.most is None or self.value <= self.most) and (
             self.least is None or self.value >= self.least
         )
-        sign = "<=" if self.most is not None else ">="
-        verdict = "" if not asked else "met" if met else "**missed**"
-        bound = f"{sign} {asked}" if asked else ""
-        return f"| {self.mark} | {self.what} | {self.value:.3g} {self.unit} | {bound} | {verdict} |"
+        sign = ">=" if self.most is None else "<="
+        asked = "" if bound is None else f"{sign} {bound:g} {self.unit}"
+        verdict = "" if bound is None else "met" if met else "**missed**"
+        return f"| {self.mark} | {self.what} | {self.value:.3g} {self.unit} | {asked} | {verdict} |"
 
 
 def turns(works: Sequence[Work], rounds: int, warm: int = 3) -> list[float]:

@@ -295,6 +295,11 @@ def overlap(rounds: int) -> Iterator[Row]:
     yield Row(9, "predicted / simulated", predicted / both, most=1.02)
     whole, ideal = stages_ns()
     yield Row(10, "four microbatches over two stages / five stages", whole / ideal, most=1.05)
+    for stages, parts_of in ((2, 4), (4, 8)):
+        one, ns = pipeline_ns(1, parts_of), pipeline_ns(stages, parts_of)
+        ideal = one * (parts_of + stages - 1) / parts_of / stages
+        name = f"training, {parts_of} microbatches over {stages} stages / ideal"
+        yield Row(10, name, ns / ideal, most=1.05)
 
 
 def chain_ns(layers: int, size: int, rate: float, away: bool) -> tuple[float, float]:
@@ -333,6 +338,22 @@ def stages_ns() -> tuple[float, float]:
 
         one = ns(lambda: [xs[0] @ ws[0]])
         return ns(lambda: [(x @ ws[0]).to(f.names[1]) @ ws[1] for x in xs]), 5 * one
+
+
+def pipeline_ns(devices: int, microbatches: int) -> float:
+    """The simulated time of a training step of an `nn.Pipeline` that comes again."""
+    with farm(devices, timing_only=True, link_bandwidth=1e11) as f:
+        x, y = (
+            weft.zeros(4096, 256, device=name).contiguous().realize() for name in (f.names[0], f.names[-1])
+        )
+        layers = [nn.Sequential(nn.Linear(256, 256), nn.ReLU()) for _ in range(8)]
+        model = nn.Pipeline(layers, f.names, microbatches, x, output_device=f.names[-1])
+        step = weft.compile(training(model, weft.optim.SGD(model.parameters(), lr=0.01)))
+        for _ in range(4):
+            f.clear()
+            step(x, y)
+            weft.realize(*model.parameters())
+        return f.makespan_ns
 
 
 # explanations: mark 13 ------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Operators on meshes: torch's own samples, with each operand laid out along each of its axes, beside one device.
 
 Each sample is computed on a mesh of 2, 3, 4 and 7 simulated devices for every placement of one operand along one axis,
-the others being on all devices, and so is the gradient of a weighted sum of the results. They are compared with those of
-one device.
+the others being on all devices, and so is the gradient of a weighted sum of the results. They are compared with those
+of one device.
 
     python -m tools.mesh_samples                          # all operators, two samples of each
     python -m tools.mesh_samples --samples 0 linalg.      # all samples of operators whose names begin so

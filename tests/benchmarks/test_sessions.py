@@ -1,36 +1,13 @@
-"""The marks of sessions: how they are judged, and that what is compared takes turns."""
+"""The marks of sessions: what is edited and compared, and which are measured."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from benchmarks import sessions
-from benchmarks.sessions import Row, bytes_equal, main, turns
-
-
-def test_a_mark_is_met_at_its_bound() -> None:
-    assert "| met |" in Row(1, "token", 1.25, most=1.25).text
-    assert "**missed**" in Row(1, "token", 1.26, most=1.25).text
-    assert "| met |" in Row(6, "log", 1.3, least=1.3).text and ">= 1.3" in Row(6, "log", 1.3, least=1.3).text
-    assert "**missed**" in Row(6, "log", 1.29, least=1.3).text
-    assert Row(4, "step", 12.5, unit="us").text == "| 4 | step | 12.5 us |  |  |"
-
-
-def test_what_is_compared_takes_turns_and_both_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, done = [0.0], list[str]()
-    monkeypatch.setattr(sessions, "clock", [lambda: now[0]])
-
-    def work(name: str, seconds: Iterator[float], k: int) -> None:
-        done.append(f"{name}{k}")
-        now[0] += next(seconds)
-
-    a, b = iter((9.0, 1.0, 3.0, 2.0)), iter((9.0, 5.0, 4.0, 6.0))
-    found = turns([lambda k: work("a", a, k), lambda k: work("b", b, k)], 3, 1)
-    assert found == [2.0, 5.0]
-    assert done == ["b0", "a0", "a1", "b1", "b2", "a2", "a3", "b3"]
+from benchmarks.marks import Row
+from benchmarks.sessions import bytes_equal, main
 
 
 def test_bytes_are_compared_as_memcmp_does() -> None:

@@ -38,6 +38,7 @@ from weft.nn.padding import (
     ZeroPad2d, ZeroPad3d,
 )
 from weft.nn.parallel import DataParallel
+from weft.nn.pipeline import Pipeline
 from weft.nn.pooling import (
     AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool1d, AdaptiveMaxPool2d,
     AdaptiveMaxPool3d, AvgPool1d, AvgPool2d, AvgPool3d, FractionalMaxPool2d, FractionalMaxPool3d, LPPool1d,
@@ -75,7 +76,7 @@ __all__ = [
     "MarginRankingLoss", "MaxPool1d", "MaxPool2d", "MaxPool3d", "MaxUnpool1d", "MaxUnpool2d", "MaxUnpool3d",
     "Mish", "Module", "ModuleDict", "ModuleList", "MultiLabelMarginLoss", "MultiLabelSoftMarginLoss",
     "MultiMarginLoss", "MultiheadAttention", "NLLLoss", "NLLLoss2d", "PReLU", "PairwiseDistance", "Parameter",
-    "ParameterDict", "ParameterList", "PixelShuffle", "PixelUnshuffle", "PoissonNLLLoss",
+    "ParameterDict", "ParameterList", "Pipeline", "PixelShuffle", "PixelUnshuffle", "PoissonNLLLoss",
     "QuantizedEmbedding", "QuantizedLinear", "RMSNorm", "RNN", "RNNBase", "RNNCell", "RNNCellBase", "RReLU",
     "ReLU", "ReLU6", "ReflectionPad1d", "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d",
     "ReplicationPad2d", "ReplicationPad3d", "SELU", "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss",

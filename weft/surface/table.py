@@ -212,6 +212,7 @@ SURFACE: tuple[Home, ...] = (
         ),
     }),
     Home("weft.nn.parallel", {"nn": "DataParallel"}),
+    Home("weft.nn.pipeline", {"nn": "Pipeline"}),
     Home("weft.nn.pooling", {
         "nn": (
             "AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d "

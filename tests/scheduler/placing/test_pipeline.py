@@ -69,6 +69,9 @@ def test_memory_moves_layers_to_other_stages() -> None:
     assert (even.ends, even.nbytes) == ((4, 8), (4 * 20, 4 * 15))
     tight = cut(layers, Links.uniform(2, 0, 1e9), 4, limits=(70, 200))
     assert (tight.ends, tight.nbytes) == ((3, 8), (60, 75))
+    everything = cut(layers, Links.uniform(2, 0, 1e9), 4, limits=(120, 200), keeps_all=True)
+    assert (everything.ends, everything.nbytes) == ((4, 8), (4 * 30, 4 * 30))
+    assert cut(layers, Links.uniform(2, 0, 1e9), 4, limits=(100, 200), keeps_all=True).ends == (3, 8)
     with pytest.raises(
         MemoryPlanError, match="8 layers in 4 microbatches do not fit on 2 groups with limits of 30, 30"
     ):

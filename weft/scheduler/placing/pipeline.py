@@ -110,14 +110,16 @@ def cut(
     microbatches: int,
     limits: Sequence[int] | None = None,
     stages: int | None = None,
+    keeps_all: bool = False,
 ) -> Pipeline:
     """The best stages: stage s on group s, `links` between groups, `limits` the bytes of each.
 
-    `stages`: exactly so many; None: as many of the groups as are best. MemoryPlanError: nothing fits.
+    `stages`: exactly so many; None: as many of the groups as are best. `keeps_all`: a stage keeps what all microbatches
+    need for backward, as where all of them go forward first; that takes as long. MemoryPlanError: nothing fits.
     """
     groups = links.count
     counts = range(1, min(groups, len(layers)) + 1) if stages is None else (stages,)
-    found = [p for n in counts for p in _with_stages(layers, links, microbatches, limits, n)]
+    found = [p for n in counts for p in _with_stages(layers, links, microbatches, limits, n, keeps_all)]
     if not found:
         most = max(x.weight_bytes + x.kept_bytes for x in layers)
         mean = math.ceil(sum(x.weight_bytes + x.kept_bytes for x in layers) / groups)
@@ -129,10 +131,16 @@ def cut(
 
 
 def _with_stages(
-    layers: Sequence[Layer], links: Links, microbatches: int, limits: Sequence[int] | None, count: int
+    layers: Sequence[Layer],
+    links: Links,
+    microbatches: int,
+    limits: Sequence[int] | None,
+    count: int,
+    keeps_all: bool,
 ) -> list[Pipeline]:
     """The pipelines of exactly `count` stages with least total time, for bounds of the slowest stage."""
     n = len(layers)
+    held = [microbatches if keeps_all else min(microbatches, count - s) for s in range(count)]
     ahead = np.array([[x.forward_ns[s] for s in range(count)] for x in layers])
     back = np.array([[x.backward_ns[s] if x.backward_ns else 0.0 for s in range(count)] for x in layers])
     total = np.concatenate([np.zeros((1, count)), np.cumsum(ahead + back, axis=0)])
@@ -150,7 +158,7 @@ def _with_stages(
         for first in range(n):
             span = total[first + 1 :, s] - total[first, s]
             nbytes = weights[first + 1 :] - weights[first]
-            nbytes = nbytes + (kept[first + 1 :] - kept[first]) * min(microbatches, count - s)
+            nbytes = nbytes + (kept[first + 1 :] - kept[first]) * held[s]
             fits = np.ones(len(span), bool) if limits is None else nbytes <= limits[s]
             allowed = fits[None] & (span[None] <= slowest[:, None])
             times = np.where(allowed, span + sends[first + 1 :] + after[:, first + 1 :], np.inf)
@@ -172,7 +180,6 @@ def _with_stages(
         sends = [_send_ns(links, layers, s, count, e) for s, (_, e) in spans]
         forward = [float(ahead[i:j, s].sum()) for s, (i, j) in spans]
         backward = [float(back[i:j, s].sum()) for s, (i, j) in spans]
-        held = [min(microbatches, count - s) for s in range(count)]
         nbytes = [int(weights[j] - weights[i] + (kept[j] - kept[i]) * held[s]) for s, (i, j) in spans]
         ns = run_ns(order, forward, backward, sends)
         found.append(Pipeline(some, ns, tuple(nbytes), tuple(tuple(o) for o in order)))

@@ -1,0 +1,165 @@
+"""Pipelines: layers in stages, each on a device of its own, which work on different microbatches at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from weft.core.args.axes import is_int
+from weft.core.args.handle import describe
+from weft.core.execute.devices import device as device_named
+from weft.core.execute.stages import Stage, cut
+from weft.core.layout.movement import cat
+from weft.core.tensor.tensor import Tensor
+from weft.errors import ArgumentError, DTypeError
+from weft.nn.containers import Sequential
+from weft.nn.module import Module
+
+
+class Pipeline(Module):
+    """The layers one after the other, in stages on `devices`; a batch goes through them in `microbatches` parts.
+
+        model = nn.Pipeline(nn.Sequential(...), ["cuda:0", "cuda:1"], microbatches=8, example=x)
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+
+    While one device works on a part, the others work on those before and after it, forward and backward; with m parts
+    and s equal stages a step takes (m + s - 1) / m of its work over s. Layers take a tensor and give one, with rows
+    along its first dimension. Parameters move to their stages' devices; they are named "module.*". The result is where
+    the input was, or on `output_device`.
+
+    `example`, a batch, is what the stages are cut by: each layer is measured on each device (once for the machine), so
+    unequal devices get unequal stages, and devices that would not help get none. `memory`, bytes of each device or by
+    name, bounds weights, gradients, two moments and what all parts keep for the backward pass. Without `example`, and
+    with `ends`, the layers end where that says: `ends=[4, 9]` has layers 0 to 3 on the first device and 4 to 8 on the
+    second. `stages` and, where it was predicted, `ns`, the time of a step, say what was chosen.
+
+    Gradients of weights are sums over the parts, in another order than of the whole batch. Batch norms use the
+    statistics of each part, as in torch's pipelines.
+
+    ArgumentError for layers of two stages that share a parameter, for `ends` that do not fit, and where neither is
+    given; MemoryPlanError where no cut fits. Source: Huang et al. 2018, "GPipe", arXiv:1811.06965.
+    """
+
+    def __init__(
+        self,
+        layers: Sequential | Iterable[Module],
+        devices: Sequence[Any],
+        microbatches: int,
+        example: Tensor | None = None,
+        *,
+        ends: Sequence[int] | None = None,
+        memory: int | Mapping[str, int] | None = None,
+        output_device: Any = None,
+    ) -> None:
+        super().__init__()
+        self.module = layers if isinstance(layers, Sequential) else Sequential(*layers)
+        self.microbatches = _positive("microbatches", microbatches)
+        names = [_device(d) for d in devices]
+        if not names or not len(self.module):
+            raise ArgumentError(
+                f"Pipeline: needs devices and layers, got {len(names)} and {len(self.module)}"
+            )
+        self.output_device = None if output_device is None else _device(output_device)
+        self.ns: float | None = None
+        if (ends is None) == (example is None):
+            raise ArgumentError(
+                "Pipeline: give example=, a batch to cut the stages by, or ends=, where they end"
+            )
+        if ends is not None:
+            self.stages = _as_asked(ends, names, len(self.module))
+        else:
+            self.stages = self._cut(names, example, memory)
+        self._check_shared()
+        self._place()
+
+    def _place(self) -> None:
+        """Have all layers on their stages' devices."""
+        for stage in self.stages:
+            for layer in list(self.module)[stage.first : stage.end]:
+                layer.to(stage.device)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._place()  # tensors are loaded on the default device
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The results of all parts, one below the other."""
+        home = x.device if self.output_device is None else self.output_device
+        layers = list(self.module)
+        results: list[Tensor] = []
+        for part in x.chunk(self.microbatches, 0) if x.ndim else [x]:
+            y = part
+            for stage in self.stages:
+                y = y.to(stage.device)
+                for layer in layers[stage.first : stage.end]:
+                    y = layer(y)
+                    if not isinstance(y, Tensor):
+                        raise DTypeError(
+                            f"Pipeline: a {type(layer).__name__} gives {describe(y)}: layers of a pipeline take a "
+                            "tensor and give one"
+                        )
+            results.append(y)
+        whole = results[0] if len(results) == 1 else cat(results, 0)
+        return whole.to(home)
+
+    def extra_repr(self) -> str:
+        """The stages."""
+        rows = [f"layers {s.first} to {s.end - 1} on {s.device}" for s in self.stages]
+        return f"{self.microbatches} microbatches; {'; '.join(rows)}"
+
+    def _cut(
+        self, names: list[str], example: Tensor | None, memory: int | Mapping[str, int] | None
+    ) -> tuple[Stage, ...]:
+        if not isinstance(example, Tensor) or not example.ndim:
+            raise DTypeError(f"Pipeline: example= is a batch, a tensor with rows, got {describe(example)}")
+        limits = memory if memory is None or isinstance(memory, Mapping) else dict.fromkeys(names, memory)
+        layers: list[Any] = list(self.module)
+        was = [(m, m.training) for m in self.module.modules()]
+        self.module.eval()  # which draws nothing, and records no statistics
+        try:
+            found = cut(
+                layers, [[t.value for t in (*m.parameters(), *m.buffers())] for m in layers],
+                example[: -(-example.shape[0] // self.microbatches)].value, names, self.microbatches,
+                None if limits is None else {_device(k): v for k, v in limits.items()},
+            )  # fmt: skip
+        finally:
+            for module, training in was:
+                module.training = training
+        self.ns = found.ns
+        return found.stages
+
+    def _check_shared(self) -> None:
+        """ArgumentError for a parameter of two stages: it could only be on the device of one."""
+        stage_of: dict[int, tuple[int, str]] = {}
+        for number, stage in enumerate(self.stages):
+            for at, layer in enumerate(list(self.module)[stage.first : stage.end], stage.first):
+                for name, p in layer.named_parameters():
+                    known = stage_of.setdefault(id(p), (number, f"{at}.{name}"))
+                    if known[0] != number:
+                        raise ArgumentError(
+                            f"Pipeline: {known[1]} and {at}.{name} are one parameter, in stages {known[0]} and "
+                            f"{number}: keep both in one stage, with ends="
+                        )
+
+
+def _as_asked(ends: Sequence[int], names: Sequence[str], layers: int) -> tuple[Stage, ...]:
+    firsts = (0, *ends[:-1])
+    in_order = all(a < b for a, b in zip(firsts, ends, strict=True))
+    if len(ends) != len(names) or not in_order or ends[-1] != layers:
+        raise ArgumentError(
+            f"Pipeline: ends= says for each of {len(names)} devices the layer after its last, up to {layers}, got "
+            f"{list(ends)}"
+        )
+    return tuple([Stage(d, a, b, 0.0, 0) for d, a, b in zip(names, firsts, ends, strict=True)])
+
+
+def _device(name: Any) -> str:
+    named = device_named(name)
+    return f"{named.type}:{named.index or 0}"
+
+
+def _positive(name: str, n: int) -> int:
+    if not is_int(n) or n < 1:
+        raise ArgumentError(f"Pipeline: {name} is a number from 1, got {describe(n)}")
+    return n
