@@ -14,6 +14,7 @@ import argparse
 import math
 import multiprocessing
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -192,9 +193,12 @@ def part(arguments: tuple[int, int, int, str, list[str]]) -> list[Tally]:
     with farm(max(WORLDS)) as f:
         meshes = [init_device_mesh(f.names[:n], (n,)) for n in WORLDS]
         for op in chosen[first::step]:
+            began = time.perf_counter()
             tally = judge(op, limit, dtype, meshes)
             if tally is None:
                 continue
+            seconds = time.perf_counter() - began
+            print(f"{tally.name}: {tally.placements} placements, {seconds:.1f} s", file=sys.stderr, flush=True)
             found.append(tally)
             for kind, lines in (("wrong", tally.wrong), ("refused", tally.refused)):
                 if lines:

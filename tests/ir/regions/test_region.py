@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from itertools import combinations
 from random import Random
 from typing import Any
 
@@ -14,8 +16,16 @@ from hypothesis import strategies as st
 from weft.ir.index import Var, evaluate, high, low, substitute
 from weft.ir.index import variables as variables_of
 from weft.ir.regions import boxes as bx
-from weft.ir.regions.boxes import Interval
-from weft.ir.regions.region import MAX_BOXES, NOTHING, Region
+from weft.ir.regions.boxes import IndexBox, Interval
+from weft.ir.regions.region import (
+    MAX_BOXES,
+    NOTHING,
+    Region,
+    _absorbed,
+    _coarsened,
+    _disjoint,
+    _most_elements,
+)
 from weft.testing.dependence import at_runtime, points, some_region
 
 QUIET: dict[str, Any] = {"suppress_health_check": list(HealthCheck), "deadline": None}
@@ -116,6 +126,43 @@ def test_boxes_are_joined_where_that_adds_least_work() -> None:
     assert box((0, 3), (0, 6)) in found.boxes and len(found.boxes) == MAX_BOXES
     by_rows = Region.of(rows, most=2, work=lambda b: high(b[0].hi) - low(b[0].lo))
     assert [b[0] for b in by_rows.boxes] in ([(20, 31), (0, 11)], [(0, 11), (20, 31)])
+
+
+def plainly_coarsened(boxes: list[IndexBox], most: int, work: Callable[[IndexBox], int]) -> list[IndexBox]:
+    """The rule in its plain form: all pairs anew after each join."""
+    while len(boxes) > most:
+        a, b = min(
+            combinations(boxes, 2), key=lambda two: work(bx.enclosing(two)) - work(two[0]) - work(two[1])
+        )
+        boxes = [c for c in boxes if c is not a and c is not b]
+        around, rest = _absorbed(bx.enclosing((a, b)), boxes)
+        boxes = [*rest, around]
+    return boxes
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_those_that_add_least_are_joined_first(seed: int) -> None:
+    rng = Random(seed)
+    for work in (_most_elements, lambda box: len(box) + bx.volume(box) // 3):
+        found: list[IndexBox] = []
+        for _ in range(rng.randint(5, 30)):
+            lo = [rng.randint(0, 12) for _ in range(3)]
+            found.append(tuple([Interval(n, n + rng.randint(1, 3)) for n in lo]))
+        disjoint, _ = _disjoint(found)
+        assert _coarsened(disjoint, 4, work) == plainly_coarsened(disjoint, 4, work)
+
+
+def test_each_pair_of_hundreds_of_boxes_is_looked_at_once() -> None:
+    looks = 0
+
+    def work(box: IndexBox) -> int:
+        nonlocal looks
+        looks += 1
+        return bx.volume(box)
+
+    boxes = [(Interval(3 * k, 3 * k + 1), Interval(k % 7, k % 7 + 1)) for k in range(200)]
+    assert len(Region.of(boxes, work=work).boxes) <= 4
+    assert looks < 200 * 200 + 1000
 
 
 def test_unions_of_many_boxes_lose_nothing_and_stay_disjoint() -> None:

@@ -525,14 +525,14 @@ def _adaptive_max(op: str, rank: int, input: Tensor, output_size: Sizes, return_
     v = _input(op, rank, input)
     sizes = _sizes(op, rank, v, output_size)
     first, last = len(v.shape) - rank, len(v.shape)
-    place = _flat_positions(v.shape[first:])
+    place, home = _flat_positions(v.shape[first:]), v.node.device
     if any(m == 0 for _, _, m in sizes):
         shape = _pooled_shape(op, rank, v, output_size)
         none = wrap(zero_gradient(bc.scalar(0, v.dtype, shape), v)), wrap(bc.scalar(0, int64, shape))
         return none if return_indices else none[0]
     for i, (_, n, m) in enumerate(sizes):
-        v = _parts(v, first + i, n, m, v.dtype.min)
-        place = _parts(place, i, n, m, _NOWHERE)
+        v = _parts(v, first + i, n, m, v.dtype.min, home)
+        place = _parts(place, i, n, m, _NOWHERE, home)
         # the part's own axis goes behind those that came before
         v = apply(Op.PERMUTE, (v,), Axes(_behind(len(v.shape), first + i + 1)))
         place = apply(Op.PERMUTE, (place,), Axes(_behind(len(place.shape), i + 1)))
@@ -547,8 +547,10 @@ def _behind(rank: int, k: int) -> tuple[int, ...]:
     return (*(j for j in range(rank) if j != k), k)
 
 
-def _parts(v: Value, k: int, n: int, m: int, fill: float) -> Value:
-    """Axis k of n elements as two: m windows, from floor(i n / m) to ceil((i + 1) n / m), filled up at their ends."""
+def _parts(v: Value, k: int, n: int, m: int, fill: float, home: str | None) -> Value:
+    """Axis k of n elements as two: m windows, from floor(i n / m) to ceil((i + 1) n / m), filled up at their ends.
+
+    `home`: the device of what it is computed with, where v may be a constant."""
     shape = v.shape
     if n % m == 0:
         return bc.reshape(v, (*shape[:k], m, n // m, *shape[k + 1 :]))
@@ -558,9 +560,9 @@ def _parts(v: Value, k: int, n: int, m: int, fill: float) -> Value:
     at = np.minimum(start[:, None] + np.arange(most), n - 1)
     inside = np.arange(most) < size[:, None]
     taken = bc.reshape(
-        rows(v, k, tensor(at.reshape(-1), device=v.node.device).value), (*shape[:k], m, most, *shape[k + 1 :])
+        rows(v, k, tensor(at.reshape(-1), device=home).value), (*shape[:k], m, most, *shape[k + 1 :])
     )
-    keep = tensor(inside.reshape((m, most, *(1 for _ in shape[k + 1 :]))), device=v.node.device)
+    keep = tensor(inside.reshape((m, most, *(1 for _ in shape[k + 1 :]))), device=home)
     return where(keep, wrap(taken), wrap(bc.scalar(fill, v.dtype, ()))).value
 
 

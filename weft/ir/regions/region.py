@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from heapq import heapify, heappop, heappush
 from itertools import combinations
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from weft.ir.index import Int, high
 from weft.ir.regions import boxes as bx
@@ -173,15 +174,46 @@ def _touching_joined(boxes: list[IndexBox]) -> list[IndexBox]:
 
 
 def _coarsened(boxes: list[IndexBox], most: int, work: Work) -> list[IndexBox]:
-    """At most `most` disjoint boxes that hold all of these: the same list where there are no more."""
-    while len(boxes) > most:
-        a, b = min(
-            combinations(boxes, 2), key=lambda two: work(bx.enclosing(two)) - work(two[0]) - work(two[1])
+    """At most `most` disjoint boxes that hold all of these: the same list where there are no more.
+
+    The two that add least are joined, and so on, the first two of several. There may be hundreds of boxes: each pair is
+    looked at once."""
+    if len(boxes) <= most:
+        return boxes
+    has_numbers = work is _most_elements and all(map(bx.is_known, boxes))
+    prices = [work(b) for b in boxes]
+
+    def added(a: int, b: int) -> int:
+        around = _elements_around(live[a], live[b]) if has_numbers else work(bx.enclosing((live[a], live[b])))
+        return around - prices[a] - prices[b]
+
+    live = dict(enumerate(boxes))
+    pairs = [(added(a, b), a, b) for a, b in combinations(live, 2)]
+    heapify(pairs)
+    while len(live) > most:
+        _, a, b = heappop(pairs)
+        if a not in live or b not in live:
+            continue
+        around, rest = _absorbed(bx.enclosing((live.pop(a), live.pop(b))), [*live.values()])
+        kept = set(map(id, rest))
+        live = {k: box for k, box in live.items() if id(box) in kept}
+        new = len(prices)
+        prices.append(work(around))
+        others, live[new] = [*live], around
+        for k in others:
+            heappush(pairs, (added(k, new), k, new))
+    return [*live.values()]
+
+
+def _elements_around(a: IndexBox, b: IndexBox) -> int:
+    """The number of elements of the smallest box around two whose ends are numbers."""
+    count = 1
+    for one, other in zip(a, b, strict=True):
+        ends: Any = (*one, *other)
+        count *= max(
+            (ends[1] if ends[1] > ends[3] else ends[3]) - (ends[0] if ends[0] < ends[2] else ends[2]), 0
         )
-        boxes = [c for c in boxes if c is not a and c is not b]
-        around, rest = _absorbed(bx.enclosing((a, b)), boxes)
-        boxes = [*rest, around]
-    return boxes
+    return count
 
 
 def _absorbed(box: IndexBox, others: list[IndexBox]) -> tuple[IndexBox, list[IndexBox]]:
