@@ -29,6 +29,10 @@ def test_lengths() -> None:
     assert MADE.overlap_ns(["0->1"], ["farm:2"]) == 50
 
 
+def test_it_prints_in_a_line() -> None:
+    assert repr(MADE) == "<timeline: 4 spans of 3 resources in 600 ns>"
+
+
 def test_resources_are_in_the_order_of_their_numbers() -> None:
     assert MADE.resources == ["0->1", "farm:2", "farm:10"] or MADE.resources == ["farm:2", "farm:10", "0->1"]
     assert MADE.resources.index("farm:2") < MADE.resources.index("farm:10")

@@ -34,6 +34,9 @@ class Timeline:
     spans: tuple[Span, ...]
     origin_ns: float = 0.0
 
+    def __repr__(self) -> str:
+        return f"<timeline: {len(self.spans)} spans of {len(self.resources)} resources in {_time(self.makespan_ns)}>"
+
     @property
     def makespan_ns(self) -> float:
         """The time from the beginning to the end of the last span."""

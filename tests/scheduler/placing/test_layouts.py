@@ -267,3 +267,15 @@ def test_what_is_laid_out_in_another_way_may_be_computed_in_parts() -> None:
     rates = [Rates(1e9, 1e12, 0.0)] * 4  # computing is dear
     found = chosen([y], mesh_of(4), latency=0.0, rates=rates, given={w: (R,), m: (S0,), g: (S0,)})
     assert found.layouts[new] == (S0,) and found.layouts[y] == (R,)
+
+
+def test_pinned_sums_cost_what_others_do() -> None:
+    """A product is two operations for each of its terms, also where no device may add up a part of them."""
+    mesh = Mesh("cpu:0", ("sim:0", "sim:1"), (2,))
+    x, w = (Value(buffer((64, 64), float32, "cpu:0", object())) for _ in range(2))
+    y = (wrap(x) @ wrap(w)).value.node
+    with weft.numerics("same"):
+        pinned = (wrap(x) @ wrap(w)).value.node
+        same = choose([*expand_calls([pinned])], mesh, [Rates(1e9, 1e12, 0.0)] * 2, Links.uniform(2, 0, 1e15))
+    free = choose([*expand_calls([y])], mesh, [Rates(1e9, 1e12, 0.0)] * 2, Links.uniform(2, 0, 1e15))
+    assert same.choice.ns == free.choice.ns == pytest.approx(64 * 64 * 64 * 2 / 2, rel=1e-6)

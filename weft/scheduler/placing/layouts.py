@@ -40,7 +40,7 @@ from weft.scheduler.placing.shares import bounds, grouped
 from weft.scheduler.sharding.lower import OneSplit, Split, has_terms, is_partial, local_parts
 from weft.scheduler.sharding.online import Online, Running, taken_in_blocks
 from weft.scheduler.sharding.propagate import CUT_OPS
-from weft.scheduler.sharding.terms import additions, contraction, term_dtype, term_of
+from weft.scheduler.sharding.terms import additions, combination, contraction, term_dtype, term_of
 
 MAX_BLOCKS_APART = 200
 """Cuts up to which each is decided by itself; beyond, equal ones are decided alike."""
@@ -125,7 +125,7 @@ class _Cone:
     def __post_init__(self) -> None:
         ranks = [max(1, len(n.shape)) for n in self.nodes]
         self.starts = np.cumsum([0, *ranks])[:-1]
-        own = self.cut.inputs if contraction(self.cut) is not None else ()
+        own = self.cut.inputs if combination(self.cut) is not None else ()
         self.weights = np.array(
             [
                 own.count(n) + (n in self.inner and (n.op in ELEMENTWISE or n.op in REDUCE))

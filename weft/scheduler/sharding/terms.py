@@ -39,10 +39,15 @@ class Contraction:
 
 
 def contraction(node: Node) -> Contraction | None:
-    """The way in which a node's result is a combination of terms; None where it is none, or one whose order is
-    pinned (see ir/numerics.py)."""
+    """The way in which a node's result may be combined from terms of devices; None where it is no combination, or one
+    whose order is pinned (see ir/numerics.py)."""
     if pinned() and node.dtype.is_float and (node.op in (Op.SUM, Op.PROD, Op.SCATTER)):
         return None
+    return combination(node)
+
+
+def combination(node: Node) -> Contraction | None:
+    """The way in which a node's result is a combination of terms, in whatever order; None where it is none."""
     match node.op, node.attrs:
         case op, Axes(axes) if op in REDUCE:
             return Contraction(0, axes, COMBINE[op])
