@@ -6,7 +6,7 @@ python -m benchmarks.sharding --busy             others use the machine: process
 
 Devices are simulated ones, so that the times of their steps are exact and the same everywhere; what is measured by the
 clock is planning, and the CPU beside OpenCL on its cores. Marks 4 (layouts that are found) and most of 7 (bits) hold or
-do not, and are tests; mark 1 is `python -m tools.mesh_samples`.
+do not, and are tests; mark 1 is `python -m tools.placed_samples`.
 """
 
 from __future__ import annotations

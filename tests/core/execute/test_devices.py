@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
 import weft
+import weft.nn.functional as F
+from weft.distributed.tensor import Shard, distribute_tensor
 
 
 def test_tensors_are_made_where_told() -> None:
@@ -134,3 +139,45 @@ def test_devices_are_listed() -> None:
     names = [s.name for s in weft.devices()]
     assert "cpu:0" in names
     assert any(n.startswith("dummy:") for n in names)
+
+
+def _singular(x: weft.Tensor) -> weft.Tensor:
+    a = (x @ x.T * 0).requires_grad_()
+    return weft.autograd.grad(weft.linalg.det(a), [a])[0]
+
+
+ANYWHERE: dict[str, Callable[[weft.Tensor], Any]] = {
+    "adaptive_max_pool2d": lambda x: F.adaptive_max_pool2d(
+        x.reshape(1, 1, 5, 7), (2, 3), return_indices=True
+    ),
+    "fractional_max_pool2d": lambda x: F.fractional_max_pool2d(x.reshape(1, 1, 5, 7), 2, output_size=2),
+    "multinomial": lambda x: weft.multinomial(x.abs() + 1, 3),
+    "multinomial, replacement": lambda x: weft.multinomial(x.abs() + 1, 3, replacement=True),
+    "normal, mean": lambda x: weft.normal(x, 2.0),
+    "normal, std": lambda x: weft.normal(0.0, x.abs()),
+    "normal, scalar mean": lambda x: weft.normal(weft.tensor(1.0), x.abs()),
+    "nonzero": lambda x: x.nonzero(),
+    "nonzero, as_tuple": lambda x: x.nonzero(as_tuple=True),
+    "ctc_loss": lambda x: F.ctc_loss(
+        x.reshape(7, 1, 5).log_softmax(-1), (x.reshape(-1)[:2] * 0 + 1).long()[None], [7], [2]
+    ),
+    "det of a singular matrix": _singular,
+}
+
+
+@pytest.mark.parametrize("name", ANYWHERE)
+def test_what_a_function_makes_on_the_way_is_where_its_input_is(name: str) -> None:
+    function = ANYWHERE[name]
+    x = weft.tensor(np.random.default_rng(0).standard_normal((5, 7)).astype(np.float32))
+    weft.manual_seed(0)
+    want = function(x)
+    weft.manual_seed(0)
+    found = function(x.to("dummy:1"))
+    mesh = weft.distributed.init_device_mesh("dummy", (2,))
+    weft.manual_seed(0)
+    over = function(distribute_tensor(x, mesh, [Shard(0)]))
+    alone = [r if isinstance(r, tuple) else (r,) for r in (want, found, over)]
+    for a, b, c in zip(*alone, strict=True):
+        assert str(b.device) == "dummy:1" and str(c.device) == mesh.name
+        np.testing.assert_allclose(b.numpy(), a.numpy(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(c.numpy(), a.numpy(), rtol=1e-5, atol=1e-6)

@@ -18,7 +18,7 @@ from weft.core.execute import run
 from weft.core.functional.losses import how_reduced, reduced
 from weft.core.functions.reductions import mean, sum
 from weft.core.grad.scan import scan
-from weft.core.layout.creation import tensor
+from weft.core.layout.creation import place, tensor
 from weft.core.layout.gather import gather, index_value
 from weft.core.layout.movement import box, pad_value, positions
 from weft.core.pointwise.elementwise import clamp, eq, exp, gt, log, logical_and, lt, maximum, ne, where
@@ -62,9 +62,13 @@ def ctc_loss(
     steps, n, classes = known_sizes("ctc_loss", x.shape)
     if not 0 <= blank < classes:
         raise ArgumentError(f"ctc_loss: blank must be a class from 0 to {classes - 1}, got {blank}")
-    long, lengths = _lengths("input_lengths", input_lengths, n), _lengths("target_lengths", target_lengths, n)
+    long, lengths = (
+        _lengths(name, given, n)
+        for name, given in (("input_lengths", input_lengths), ("target_lengths", target_lengths))
+    )
     _within("input_lengths", long, steps)
     labels = _padded_targets(targets, lengths, n, single)
+    long, lengths = (place(t, x.node.device) for t in (long, lengths))  # as in torch, they may be on the CPU
     loss = _loss(x, labels, long, lengths, blank)
     none = gt(loss, -_NEVER / 10)
     loss = where(none, 0.0 if zero_infinity else math.inf, loss)

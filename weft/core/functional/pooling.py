@@ -628,7 +628,8 @@ def _fractional(
     single = len(v.shape) == rank + 1
     x = bc.reshape(v, (1, *v.shape)) if single else v
     n, c = x.shape[:2]
-    u = rand(n, c, rank, dtype=v.dtype if v.dtype.is_float else None) if samples is None else samples
+    drawn = v.dtype if v.dtype.is_float else None
+    u = rand(n, c, rank, dtype=drawn, device=v.node.device) if samples is None else samples
     if u.value.shape != (n, c, rank):
         raise ShapeError(f"{op}: _random_samples must have shape {(n, c, rank)}, got {tuple(u.value.shape)}")
     at: Tensor | None = None

@@ -367,8 +367,10 @@ def normal(
         if not shapes:
             raise ArgumentError("normal: give a size, or a tensor as mean or std")
         size = bc.broadcast_shape("normal", shapes)
-    given = next((x.value.dtype for x in (mean, std) if isinstance(x, Handle)), None)
-    kind = given if dtype is None else dtype
+    given = [x.value for x in (mean, std) if isinstance(x, Handle)]
+    kind = given[0].dtype if given and dtype is None else dtype
+    if device is None:
+        device = next((v.node.device for v in given if v.node.device is not None and v.shape), None)
     size = (size,) if isinstance(size, int) else tuple(size)
     out = randn(size, generator=generator, dtype=kind, device=device) * std + mean
     if requires_grad:
@@ -411,16 +413,20 @@ def _below(state: Tensor, shape: Shape, p: float) -> Tensor:
     )
 
 
-def _open_uniform(shape: Shape, dtype: DType, generator: Generator | None) -> Tensor:
+def _open_uniform(
+    shape: Shape, dtype: DType, generator: Generator | None, like: Value | None = None
+) -> Tensor:
     """Uniform on (0, 1]: one less what `uniform` draws."""
-    return 1 - uniform(shape, dtype, generator)
+    return 1 - uniform(shape, dtype, generator, like)
 
 
-def exponential(shape: Shape, dtype: DType, lambd: float, generator: Generator | None) -> Tensor:
-    """Exponentially distributed with rate lambd."""
+def exponential(
+    shape: Shape, dtype: DType, lambd: float, generator: Generator | None, like: Value | None = None
+) -> Tensor:
+    """Exponentially distributed with rate lambd; on the device of `like`."""
     if not lambd > 0:
         raise ArgumentError(f"exponential_: the rate must be positive, got {lambd}")
-    return log(_open_uniform(shape, dtype, generator)) * (-1.0 / lambd)
+    return log(_open_uniform(shape, dtype, generator, like)) * (-1.0 / lambd)
 
 
 MAX_CATEGORIES = 1 << 24
@@ -467,7 +473,7 @@ def multinomial(
         total = narrow(running, -1, n - 1, 1)
         drawn = uniform((*v.shape[:-1], num_samples), wide, generator, v) * total
         return searchsorted(running, drawn, right=True).clamp(max=n - 1)
-    return topk(weights / exponential(v.shape, wide, 1.0, generator), num_samples).indices
+    return topk(weights / exponential(v.shape, wide, 1.0, generator, v), num_samples).indices
 
 
 def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:

@@ -91,7 +91,10 @@ def _adjugate(x: Tensor, d: Tensor) -> Tensor:
         products.append(p if p is not None else others[k] * 0 + 1)
     scale = products[0] if n == 1 else cat(products, -1)
     turn = reshape(
-        tensor(np.linalg.det(run.to_numpy((u @ vh).value.node)), dtype=x.value.dtype), (*d.value.shape, 1, 1)
+        tensor(
+            np.linalg.det(run.to_numpy((u @ vh).value.node)), dtype=x.value.dtype, device=x.value.node.device
+        ),
+        (*d.value.shape, 1, 1),
     )
     return turn * ((u * unsqueeze(scale, -2)) @ vh)
 

@@ -11,6 +11,7 @@ from weft.autograd.context import default_device
 from weft.autograd.value import Value
 from weft.core.args.handle import value_of, wrap
 from weft.core.execute import run
+from weft.core.execute.files import is_disk
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
@@ -21,15 +22,18 @@ def nonzero(input: Tensor, *, as_tuple: Literal[False] = False) -> Tensor: ...
 @overload
 def nonzero(input: Tensor, *, as_tuple: Literal[True]) -> tuple[Tensor, ...]: ...
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Tensor | tuple[Tensor, ...]:
-    """The indices of the nonzero elements, one per row, or one vector per dimension. Computes the input."""
-    array = run.to_numpy(value_of("nonzero", input).node)
+    """The indices of the nonzero elements, one per row, or one vector per dimension, where the input is. Computes the
+    input."""
+    node = value_of("nonzero", input).node
+    array = run.to_numpy(node)
+    home = default_device() if node.device is None or is_disk(node.device) else node.device
     if as_tuple:
-        return tuple(_indices(f) for f in np.nonzero(np.atleast_1d(array)))
-    return _indices(np.argwhere(array))
+        return tuple(_indices(f, home) for f in np.nonzero(np.atleast_1d(array)))
+    return _indices(np.argwhere(array), home)
 
 
-def _indices(found: np.ndarray[Any, Any]) -> Tensor:
-    return wrap(Value(run.from_numpy(found.astype(np.int64), default_device())))
+def _indices(found: np.ndarray[Any, Any], home: str) -> Tensor:
+    return wrap(Value(run.from_numpy(found.astype(np.int64), home)))
 
 
 def argwhere(input: Tensor) -> Tensor:

@@ -1,11 +1,12 @@
-"""Operators on meshes: torch's own samples, with each operand laid out along each of its axes, beside one device.
+"""Operators on meshes, or another device: torch's own samples beside the default device.
 
 Each sample is computed on a mesh of 2, 3, 4 and 7 simulated devices for every placement of one operand along one axis,
 the others being on all devices, and so is the gradient of a weighted sum of the results. They are compared with those
 of one device.
 
-    python -m tools.mesh_samples                          # all operators, two samples of each
-    python -m tools.mesh_samples --samples 0 linalg.      # all samples of operators whose names begin so
+    python -m tools.placed_samples                          # all operators, two samples of each
+    python -m tools.placed_samples --samples 0 linalg.      # all samples of operators whose names begin so
+    python -m tools.placed_samples --device dummy:1         # all operands on that device, where results have to be, too
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,7 +65,13 @@ def computed(
     """Results, and the gradients of the leaves."""
     weft.manual_seed(0)
     results = tensors(function(*args, **kwargs), weft.Tensor)
-    values = [array(t.full_tensor() if str(t.device).startswith("mesh") else t) for t in results]
+    homes = {kind(t) for t in leaves} - {"cpu"}
+    away = {
+        kind(t) for t in results if t.value.node.device is not None
+    } - homes  # constants are at home anywhere
+    if homes and away:
+        raise RuntimeError(f"a result is on {', '.join(sorted(away))}")
+    values = [array(whole(t)) for t in results]
     floats = [t for t in results if t.requires_grad and t.is_floating_point()]
     asked = [t for t in leaves if t.requires_grad and t.is_leaf]
     if not grad or not floats or not asked:
@@ -75,33 +83,42 @@ def computed(
     return values, [None if t is None else array(whole(t)) for t in found]
 
 
+def kind(t: weft.Tensor) -> str:
+    """The kind of a tensor's device."""
+    return str(t.device).partition(":")[0]
+
+
 def whole(t: weft.Tensor) -> weft.Tensor:
-    """All of it, on one device."""
-    return t.full_tensor() if str(t.device).startswith("mesh") else t
+    """All of it, on the default device."""
+    return t.full_tensor() if str(t.device).startswith("mesh") else t.to("cpu")
 
 
 def total(results: Sequence[weft.Tensor]) -> Any:
     """The sum of all results, each element with a weight of its own."""
-    if not str(results[0].device).startswith("mesh"):
-        return weighted(results, weft)
     return weighted([whole(t) for t in results], weft)
 
 
-def laid_out(x: Any, mesh: DeviceMesh, sharded: weft.Tensor, dim: int, made: dict[int, weft.Tensor]) -> Any:
-    """Arguments with tensors on the mesh: `sharded` in blocks of `dim`, the others on all devices."""
+@dataclass(frozen=True)
+class Place:
+    """Where operands are: a name for it, and what puts one there."""
+
+    name: str
+    put: Callable[[weft.Tensor], weft.Tensor]
+
+
+def moved(x: Any, place: Place, made: dict[int, weft.Tensor]) -> Any:
+    """Arguments with tensors in another place."""
     match x:
         case weft.Tensor():
             if id(x) not in made:
-                where: Placement = Shard(dim) if x is sharded else Replicate()
-                moved = distribute_tensor(x.detach(), mesh, [where]).realize()
-                made[id(x)] = moved.requires_grad_(x.requires_grad)
+                made[id(x)] = place.put(x.detach()).realize().requires_grad_(x.requires_grad)
             return made[id(x)]
         case dict():
-            return {k: laid_out(v, mesh, sharded, dim, made) for k, v in x.items()}
+            return {k: moved(v, place, made) for k, v in x.items()}
         case list():
-            return [laid_out(v, mesh, sharded, dim, made) for v in x]
+            return [moved(v, place, made) for v in x]
         case tuple():
-            return tuple(laid_out(v, mesh, sharded, dim, made) for v in x)
+            return tuple(moved(v, place, made) for v in x)
         case _:
             return x
 
@@ -120,7 +137,9 @@ def differ(a: np.ndarray[Any, Any] | None, b: np.ndarray[Any, Any] | None) -> bo
     return not np.isclose(b, a, rtol=narrow, atol=narrow * max(1e-3, scale), equal_nan=True).all()
 
 
-def judge(op: Any, limit: int, dtype: str, meshes: Sequence[DeviceMesh]) -> Tally | None:
+def judge(
+    op: Any, limit: int, dtype: str, places: Callable[[list[weft.Tensor]], Iterator[Place]]
+) -> Tally | None:
     """What becomes of an operator's samples; None for one that weft has not."""
     tally = Tally(f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name)
     function = function_of(op.name)
@@ -138,38 +157,56 @@ def judge(op: Any, limit: int, dtype: str, meshes: Sequence[DeviceMesh]) -> Tall
             args, kwargs = translate([sample.input, *sample.args]), translate(dict(sample.kwargs))
             given = tensors([args, kwargs], weft.Tensor)
             one = computed(function, args, kwargs, given, op.supports_autograd)
-        except Exception:  # noqa: BLE001  (what one device refuses, meshes may)
+        except Exception:  # noqa: BLE001  (what one device refuses, others may)
             continue
         if any(math.prod(t.shape) > 1 << 16 for t in given):
             continue
-        for mesh in meshes:
-            for where, x, dim in placements(given):
-                judge_one(
-                    tally, sample, function, (args, kwargs), x, dim, mesh, where, one, op.supports_autograd
-                )
+        for place in places(given):
+            judge_one(tally, sample, function, (args, kwargs), place, one, op.supports_autograd)
     return tally
 
 
-def placements(given: Sequence[weft.Tensor]) -> Iterator[tuple[str, weft.Tensor, int]]:
-    """Each operand along each of its axes."""
-    seen: set[int] = set()
-    for k, x in enumerate(given):
-        if id(x) in seen:
-            continue
-        seen.add(id(x))
-        yield from ((f"operand {k}, Shard({dim})", x, dim) for dim in range(x.dim()))
+def on_meshes(meshes: Sequence[DeviceMesh], given: list[weft.Tensor]) -> Iterator[Place]:
+    """Each operand along each of its axes, the others on all devices."""
+
+    def put(mesh: DeviceMesh, number: int, dim: int) -> Callable[[weft.Tensor], weft.Tensor]:
+        at = [0]
+
+        def one(t: weft.Tensor) -> weft.Tensor:
+            where: Placement = Shard(dim) if at[0] == number else Replicate()
+            at[0] += 1
+            return distribute_tensor(t, mesh, [where])
+
+        return one
+
+    distinct = list({id(t): t for t in given}.values())
+    for mesh in meshes:
+        for k, x in enumerate(distinct):
+            for dim in range(x.dim()):
+                yield Place(f"operand {k}, Shard({dim}) of {mesh.size()}", put(mesh, k, dim))
+
+
+def on_device(device: str, given: list[weft.Tensor]) -> Iterator[Place]:
+    """All operands on a device."""
+    if given:
+        yield Place(device, lambda t: t.to(device))
 
 
 def judge_one(
-    tally: Tally, sample: Any, function: Function, arguments: tuple[Any, Any], x: weft.Tensor, dim: int,
-    mesh: DeviceMesh, where: str, one: Computed, grad: bool,
-) -> None:  # fmt: skip
-    """Count a placement of a sample."""
+    tally: Tally,
+    sample: Any,
+    function: Function,
+    arguments: tuple[Any, Any],
+    place: Place,
+    one: Computed,
+    grad: bool,
+) -> None:
+    """Count a sample in a place."""
     tally.placements += 1
     made: dict[int, weft.Tensor] = {}
-    label = f"({text(sample)}) {where} of {mesh.size()}"
+    label = f"({text(sample)}) {place.name}"
     try:
-        args, kwargs = laid_out(arguments, mesh, x, dim, made)
+        args, kwargs = moved(arguments, place, made)
         given = [made[id(t)] for t in tensors(list(arguments), weft.Tensor)]
         values, gradients = computed(function, args, kwargs, given, grad)
     except Exception as error:  # noqa: BLE001  (whatever is raised is the finding)
@@ -184,21 +221,26 @@ def judge_one(
         tally.wrong.append(label)
 
 
-def part(arguments: tuple[int, int, int, str, list[str]]) -> list[Tally]:
+def part(arguments: tuple[int, int, int, str, list[str], str | None]) -> list[Tally]:
     """The tallies of every n-th operator."""
-    first, step, limit, dtype, names = arguments
+    first, step, limit, dtype, names, device = arguments
     warnings.simplefilter("ignore")
     chosen = [op for op in operators() if not names or any(op.name.startswith(n) for n in names)]
     found: list[Tally] = []
     with farm(max(WORLDS)) as f:
-        meshes = [init_device_mesh(f.names[:n], (n,)) for n in WORLDS]
+        if device is None:
+            places = partial(on_meshes, [init_device_mesh(f.names[:n], (n,)) for n in WORLDS])
+        else:
+            places = partial(on_device, device)
         for op in chosen[first::step]:
             began = time.perf_counter()
-            tally = judge(op, limit, dtype, meshes)
+            tally = judge(op, limit, dtype, places)
             if tally is None:
                 continue
             seconds = time.perf_counter() - began
-            print(f"{tally.name}: {tally.placements} placements, {seconds:.1f} s", file=sys.stderr, flush=True)
+            print(
+                f"{tally.name}: {tally.placements} placements, {seconds:.1f} s", file=sys.stderr, flush=True
+            )
             found.append(tally)
             for kind, lines in (("wrong", tally.wrong), ("refused", tally.refused)):
                 if lines:
@@ -217,9 +259,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--dtype", default="float64", help="what the samples hold, where the operator takes it"
     )
+    parser.add_argument("--device", help="all operands on this device, in place of meshes")
     parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args(arguments)
-    work = [(k, given.processes, given.samples, given.dtype, given.names) for k in range(given.processes)]
+    work = [
+        (k, given.processes, given.samples, given.dtype, given.names, given.device)
+        for k in range(given.processes)
+    ]
     with multiprocessing.get_context("spawn").Pool(given.processes) as pool:
         tallies = [t for found in pool.map(part, work) for t in found]
     count, wrong, refused = (sum(n) for n in zip(
