@@ -123,15 +123,15 @@ def moved(x: Any, place: Place, made: dict[int, weft.Tensor]) -> Any:
             return x
 
 
-def differ(a: np.ndarray[Any, Any] | None, b: np.ndarray[Any, Any] | None) -> bool:
-    """Two arrays differ by more than another order of sums may make."""
+def differ(a: np.ndarray[Any, Any] | None, b: np.ndarray[Any, Any] | None, narrowest: int) -> bool:
+    """Two arrays differ by more than another order of sums may make, of floats of so many bytes."""
     if a is None or b is None:
         return (a is None) != (b is None)
     if a.shape != b.shape or a.dtype != b.dtype:
         return True
     if a.dtype.kind in "iub":
         return not np.array_equal(a, b)
-    narrow = TOLERANCES[min(a.dtype.itemsize, 8)]
+    narrow = TOLERANCES[min(a.dtype.itemsize, narrowest)]
     finite = np.abs(a[np.isfinite(a)])
     scale = float(finite.max()) if finite.size else 0.0
     return not np.isclose(b, a, rtol=narrow, atol=narrow * max(1e-3, scale), equal_nan=True).all()
@@ -208,6 +208,7 @@ def judge_one(
     try:
         args, kwargs = moved(arguments, place, made)
         given = [made[id(t)] for t in tensors(list(arguments), weft.Tensor)]
+        narrowest = min([t.dtype.itemsize for t in given if t.is_floating_point()], default=8)
         values, gradients = computed(function, args, kwargs, given, grad)
     except Exception as error:  # noqa: BLE001  (whatever is raised is the finding)
         tally.refused.append(
@@ -217,7 +218,7 @@ def judge_one(
     pairs = list(zip(one[0], values, strict=False)) + list(zip(one[1], gradients, strict=False))
     if (len(values), len(gradients)) != (len(one[0]), len(one[1])):
         tally.wrong.append(f"{label}: {len(values)} results and {len(gradients)} gradients")
-    elif any(differ(a, b) for a, b in pairs):
+    elif any(differ(a, b, narrowest) for a, b in pairs):
         tally.wrong.append(label)
 
 

@@ -132,13 +132,14 @@ def test_cutting_leaves_the_model_as_it_was() -> None:
     norm = nn.BatchNorm1d(8)
     layers = nn.Sequential(nn.Linear(8, 8), norm, nn.Dropout(0.5), nn.Linear(8, 8))
     layers[3].eval()
+    assert norm.running_mean is not None
     before, expected = norm.running_mean.numpy().copy(), weft.rand(3).numpy()
     weft.manual_seed(3)
     nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 8))
     with farm(2) as f:
         nn.Pipeline(layers, f.names, 2, data(8, 8))
         np.testing.assert_array_equal(weft.rand(3).numpy(), expected)
-        np.testing.assert_array_equal(norm.running_mean.numpy(), before)
+        np.testing.assert_array_equal(norm.running_mean, before)
     assert [m.training for m in layers] == [True, True, True, False]
 
 
@@ -158,6 +159,19 @@ def test_state_is_that_of_the_layers() -> None:
         want = model(x).numpy()
         np.testing.assert_array_equal(copy.deepcopy(model)(x).numpy(), want)
         np.testing.assert_array_equal(pickle.loads(pickle.dumps(model))(x).numpy(), want)
+
+
+def test_a_pipeline_that_was_moved_runs_where_it_is() -> None:
+    with farm(2) as f:
+        model = nn.Pipeline(network(), f.names, 4, ends=[2, 4])
+        x = data(3, 16)  # fewer rows than parts
+        want = model(x).numpy()
+        model.load_state_dict({k: v.to("cpu") for k, v in model.state_dict().items()})
+        assert str(model.module[3][0].weight.device) == "farm:1"
+        moved = model.to("cpu")
+        np.testing.assert_allclose(moved(x).numpy(), want, rtol=1e-6, atol=1e-6)
+        with weft.no_grad():
+            assert not moved(x).requires_grad
 
 
 def test_mistakes() -> None:

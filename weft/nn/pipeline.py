@@ -87,11 +87,12 @@ class Pipeline(Module):
         """The results of all parts, one below the other."""
         home = x.device if self.output_device is None else self.output_device
         layers = list(self.module)
+        homes = [self._home(layers[s.first : s.end], s) for s in self.stages]
         results: list[Tensor] = []
         for part in x.chunk(self.microbatches, 0) if x.ndim else [x]:
             y = part
-            for stage in self.stages:
-                y = y.to(stage.device)
+            for stage, there in zip(self.stages, homes, strict=True):
+                y = y.to(there)
                 for layer in layers[stage.first : stage.end]:
                     y = layer(y)
                     if not isinstance(y, Tensor):
@@ -102,6 +103,10 @@ class Pipeline(Module):
             results.append(y)
         whole = results[0] if len(results) == 1 else cat(results, 0)
         return whole.to(home)
+
+    def _home(self, layers: Sequence[Module], stage: Stage) -> Any:
+        """The device of a stage's layers: where they were put, unless somebody has moved them."""
+        return next((p.device for layer in layers for p in layer.parameters()), stage.device)
 
     def extra_repr(self) -> str:
         """The stages."""

@@ -25,6 +25,8 @@ def mesh_of(op: str, devices: Any) -> DeviceMesh:
             )
         devices = [f"{kind}:{k}" for k in range(meshes.count(kind))]
     names = [getattr(d, "name", d) for d in devices]
+    if not names:
+        raise ArgumentError(f"{op}: devices= names none: it needs one at least")
     for name in names:
         if not isinstance(name, str):
             raise DTypeError(f"{op}: devices: expected names of devices, or devices, got {describe(name)}")

@@ -439,7 +439,7 @@ def shared_timeline(plan: AlikePlan) -> Timeline:
     for number, s in enumerate(plan.order.steps):
         begin = max([free.get(s.queue, 0.0), *[ends[w.step] for w in s.waits if w.step >= 0]])
         if isinstance(s.work, Compute):
-            name, ns = names[0], s.work.ns
+            name, ns = names[0], plan.part_ns(number)
             what = ", ".join(dict.fromkeys(tensor(n) for n in s.work.nodes[:3]))
         else:
             assert s.work.move is not None

@@ -26,7 +26,7 @@ from weft.scheduler.parts.cut import Compute, Cut, Exchange, cut
 from weft.scheduler.parts.order import Ordered, bytes_of, ordered
 from weft.scheduler.parts.plan import PartsPlan, PlannedParts
 from weft.scheduler.parts.proof import prove
-from weft.scheduler.parts.stretches import divided
+from weft.scheduler.parts.stretches import divided, estimated
 from weft.scheduler.parts.timing import Ways
 from weft.scheduler.parts.verify import verify_parts
 from weft.scheduler.plan import Plan
@@ -105,12 +105,12 @@ def kept_plan(sig: Signature) -> PartsPlan | None:
 
 
 def steps_of(sig: Signature) -> tuple[Ordered, dict[str, Device]]:
-    """The ordered steps of a graph, and its devices: of its plan if there is one, else by what the devices are
-    described as."""
+    """The ordered steps of a graph, and its devices, for who looks at them: of its plan if there is one, else by what
+    the devices are described as."""
     if (plan := kept_plan(sig)) is not None:
         return plan.order, dict(plan.devices)
     found, devices, ways = _cut(sig)
-    return ordered(found, devices, ways), devices
+    return ordered(estimated(found, devices), devices, ways), devices
 
 
 def _cut(sig: Signature) -> tuple[Cut, dict[str, Device], Ways]:

@@ -60,13 +60,54 @@ def divided(cut: Cut, devices: Mapping[str, Device], ways: Ways) -> Cut:
     return _Divider(cut, devices, ways).divided()
 
 
+def estimated(cut: Cut, devices: Mapping[str, Device]) -> Cut:
+    """The cut with the times that the kernels of its parts take by what devices are described as: for who does not
+    build them."""
+    kernels, steps = _Kernels(), list[Compute | Exchange]()
+    for s in cut.steps:
+        if isinstance(s, Compute):
+            info = devices[s.device].info
+            some = kernels.of(s, info.bounds.parameters)
+            s = s if some is None else replace(s, ns=sum(k.ns(info) for k in some))
+        steps.append(s)
+    return replace(cut, steps=tuple(steps))
+
+
+class _Kernels:
+    """The kernels of parts, of equal ones once."""
+
+    def __init__(self) -> None:
+        self.known: dict[Hashable, list[_Kernel] | None] = {}
+
+    def of(self, step: Compute, buffers: int) -> list[_Kernel] | None:
+        """The kernels of a part; None where they write what the part does not know."""
+        *rows, outputs = signature(step.nodes).key.rows
+        kept = [(*row[:2], row[2] is None) if row[0].__class__ is DType else row for row in rows]
+        key = (*kept, outputs), buffers
+        if key not in self.known:
+            place = {n: k for k, n in enumerate(toposort(step.nodes))}
+            found: list[_Kernel] | None = []
+            for s in kernelize_expanded(step.nodes, buffers):
+                reads = tuple(dict.fromkeys((*s.reads, *s.inplace.values())))
+                if not all(n in place for n in (*reads, *s.writes)):
+                    found = None
+                    break
+                writes, read = (tuple([place[n] for n in nodes]) for nodes in (s.writes, reads))
+                each = list(s.kernels()) if isinstance(s, ScanSpec) else [s]
+                times = high(s.body.length) if isinstance(s, ScanSpec) else 1
+                work = (times * sum(high(k.flops) for k in each), times * sum(high(k.bytes) for k in each))
+                found.append(_Kernel(writes, read, *work))
+            self.known[key] = found
+        return self.known[key]
+
+
 class _Divider:
     def __init__(self, cut: Cut, devices: Mapping[str, Device], ways: Ways) -> None:
         self.cut, self.devices = cut, devices
         self.values = list(cut.values)
         self.sent: dict[int, _Wait] = {}
         self.arrives: dict[int, _Wait] = {}
-        self.known: dict[Hashable, list[_Kernel] | None] = {}
+        self.kernels = _Kernels()
         giver = {v: k for k, s in enumerate(cut.steps) for v in s.results}
         times = [s.ns if isinstance(s, Compute) else ways.ns(cut, s) for s in cut.steps]
         before, after = [0.0] * len(times), [0.0] * len(times)
@@ -94,7 +135,7 @@ class _Divider:
         if sum([max(w.copy_ns, min(w.ns, step.ns)) for w in waits]) < SPLIT_NS:
             return [step]
         info = self.devices[step.device].info
-        kernels = self._kernels(step, info.bounds.parameters)
+        kernels = self.kernels.of(step, info.bounds.parameters)
         if kernels is None or len(kernels) < 2:
             return [step]
         order = toposort(step.nodes)
@@ -110,27 +151,6 @@ class _Divider:
         if len(runs) < 2 or not all(place[n] in written for n in step.nodes):
             return [step]
         return self._made(step, order, kernels, runs)
-
-    def _kernels(self, step: Compute, buffers: int) -> list[_Kernel] | None:
-        """The kernels of a part, of equal ones once; None where they write what the part does not know."""
-        *rows, outputs = signature(step.nodes).key.rows
-        kept = [(*row[:2], row[2] is None) if row[0].__class__ is DType else row for row in rows]
-        key = (*kept, outputs), buffers
-        if key not in self.known:
-            place = {n: k for k, n in enumerate(toposort(step.nodes))}
-            found: list[_Kernel] | None = []
-            for s in kernelize_expanded(step.nodes, buffers):
-                reads = tuple(dict.fromkeys((*s.reads, *s.inplace.values())))
-                if not all(n in place for n in (*reads, *s.writes)):
-                    found = None
-                    break
-                writes, read = (tuple([place[n] for n in nodes]) for nodes in (s.writes, reads))
-                each = list(s.kernels()) if isinstance(s, ScanSpec) else [s]
-                times = high(s.body.length) if isinstance(s, ScanSpec) else 1
-                work = (times * sum(high(k.flops) for k in each), times * sum(high(k.bytes) for k in each))
-                found.append(_Kernel(writes, read, *work))
-            self.known[key] = found
-        return self.known[key]
 
     def _made(
         self, step: Compute, order: Sequence[Node], kernels: Sequence[_Kernel], runs: Sequence[Sequence[int]]

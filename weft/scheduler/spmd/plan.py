@@ -13,7 +13,7 @@ from dataclasses import field
 from typing import TypeAlias
 
 from weft.backends.boxes import BoxCopy, copy_box
-from weft.backends.protocol import Alike, BoxCopier, Device, Event, Memory, device_class
+from weft.backends.protocol import Alike, BoxCopier, Device, Event, Foretold, Memory, device_class
 from weft.backends.registry import open_device
 from weft.backends.storage import Storage
 from weft.backends.synchronous import SynchronousQueue
@@ -103,6 +103,16 @@ class AlikePlan:
         workspace."""
         plans = [self.equal.plan_for(p.sig, self.devices[0])[0] for p in self.parts if p is not None]
         return self.order.peak + max([p.commands.workspace_bytes for p in plans], default=0)
+
+    def part_ns(self, number: int) -> float:
+        """The time of a step that computes: as the first device states it, else about."""
+        part = self.parts[number]
+        assert part is not None
+        plan, device = self.equal.plan_for(part.sig, self.devices[0])[0], self.devices[0]
+        if isinstance(plan.executable, Foretold):
+            values = [self.env[0][v.name] for v in part.sig.variables]
+            return plan.executable.run_ns((*values, *plan.constants))
+        return part.work.ns + device.info.launch_ns * len(plan.steps)
 
     def run(self, inputs: Sequence[Sequence[Memory]]) -> list[list[Storage]]:
         """The results on each device, for the memories of the leaves on each."""
