@@ -3,51 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import weft
-from weft import nn
+from benchmarks.sharding import SPEEDS, network, step_ns, training
 from weft.distributed.tensor import Replicate
 from weft.ir.placement import Shard
 from weft.testing import farm
-
-SPEEDS = (1, 2, 3, 4)
-
-
-def network(width: int, layers: int) -> nn.Module:
-    weft.manual_seed(0)
-    return nn.Sequential(*[m for _ in range(layers) for m in (nn.Linear(width, width), nn.ReLU())])
-
-
-def training(model: nn.Module, optimizer: Any) -> Callable[[weft.Tensor, weft.Tensor], None]:
-    def step(x: weft.Tensor, y: weft.Tensor) -> None:
-        optimizer.zero_grad()
-        ((model(x) - y) ** 2).mean().backward()
-        optimizer.step()
-
-    return step
-
-
-def step_ns(
-    speeds: tuple[float, ...], used: int, optimizer: Any, rows: int, width: int, link_bandwidth: float
-) -> float:
-    """The simulated time of a step that comes again, on the first `used` devices."""
-    with farm(len(speeds), speeds=speeds, timing_only=True, link_bandwidth=link_bandwidth) as f:
-        model = network(width, 3)
-        step = weft.compile(training(model, optimizer(model.parameters(), lr=0.01)), devices=f.names[:used])
-        x, y = weft.zeros(rows, width), weft.zeros(rows, width)
-        times: list[float] = []
-        for _ in range(4):
-            before = f.host.ns
-            step(x, y)
-            for device in f.devices:
-                device.synchronize()
-            times.append(f.host.ns - before)
-        return times[-1]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import weft
+from benchmarks.sharding import random_graph
 from weft import nn
 from weft.backends import registry
 from weft.backends.dummy import device as dummy
@@ -39,38 +40,13 @@ def bits(x: weft.Tensor) -> bytes:
     return x.detach().numpy().tobytes()
 
 
-def graph(seed: int, leaves: list[weft.Tensor]) -> list[weft.Tensor]:
-    """Stored values, each made from some before it: products, norms, updated slices; results near the end."""
-    r = random.Random(seed)
-    values = list(leaves)
-    for _ in range(r.randint(4, 12)):
-        a, b = r.choice(values[-3:]), r.choice(values)
-        match r.randrange(6):
-            case 0 | 1:
-                y = (a @ b) * 0.1
-            case 2:
-                y = (a - a.mean(1, keepdim=True)).exp() + b
-            case 3:
-                y = weft.cat([a[:4], b[4:]], 0)
-            case 4:
-                y = weft.slice_scatter(a, b[:2], 0, 1, 3)
-            case _:
-                y = a.tanh() * b
-        values.append(y.contiguous())
-    return (
-        [values[-1], sum(values[len(leaves) :], start=values[0])]
-        if r.random() < 0.5
-        else [values[-1] + values[-2]]
-    )
-
-
 @pytest.mark.parametrize("seed", range(16))
 def test_random_graphs_within_random_limits(seed: int, pool: dummy.DummyDevice) -> None:
     leaves = [weft.tensor(data(16, 16, seed=k), device="tight:0").realize() for k in range(3)]
     used = pool.used_bytes()
 
     def run(limit: int | None) -> tuple[list[bytes], int]:
-        results = graph(seed, leaves)
+        results = random_graph(seed, leaves)
         pool.pool.peak_bytes = pool.used_bytes()
         with weft.memory_limit(limit, "tight:0"):
             weft.realize(*results)

@@ -351,15 +351,15 @@ def shared_exchanges(
 ) -> tuple[list[ExplainedExchange], list[ExplainedCollective]]:
     """The exchanges of devices that run one plan: box by box, and together."""
     from weft.ir.regions import boxes as bx
+    from weft.scheduler.parts.cut import Exchange
 
     line, between, names = _lines(), _between(), graph.mesh.devices
     found: list[ExplainedExchange] = []
     together: list[ExplainedCollective] = []
     for number, s in enumerate(plan.order.steps):
-        move, moved = getattr(s.work, "move", None), getattr(s.work, "moved", None)
-        if move is None or moved is None:
+        if not isinstance(s.work, Exchange) or s.work.move is None or s.work.moved is None:
             continue
-        n, reader = graph.moves[moved]
+        move, (n, reader) = s.work.move, graph.moves[s.work.moved]
         own: list[ExplainedExchange] = []
         for at, name in enumerate(names):
             for k, copy in plan.copies_of(number, at):
