@@ -32,6 +32,7 @@ from weft.backends.dummy.links import all_to_all
 from weft.backends.links import Link
 from weft.core.execute.explanation import Explanation
 from weft.errors import MemoryPlanError
+from weft.ir.garbage import not_collected
 from weft.ir.placement import Mesh
 from weft.scheduler.parts import found as parts
 from weft.scheduler.parts.cut import Compute, cut
@@ -64,16 +65,16 @@ def planned(layers: int, grid: tuple[int, int], batch: int) -> Planned:
     mesh = Mesh("cpu:0", tuple(f"sim:{k}" for k in range(grid[0] * grid[1])), grid)
     rates = [Rates(100e12, 2e12, placing.LAUNCH_NS)] * len(mesh.devices)
     gc.collect()
-    gc.disable()  # as while planning
-    before, began = _peak_mebibytes(), clock[0]()
-    found = choose(nodes, mesh, rates, links, updates=updates)
-    alike = lower_alike(nodes, mesh, found.layouts, found.splits)
-    outputs, leaves = [alike.locals[n] for n in nodes], list(alike.leaves.values())
-    steps = cut(outputs, leaves, lambda _: describe(0, "sim"), mesh.devices[0])
-    ordered_alike(steps, 1)
-    middle = clock[0]()
-    prove(steps, outputs, leaves)
-    ended = clock[0]()
+    with not_collected():  # as while planning
+        before, began = _peak_mebibytes(), clock[0]()
+        found = choose(nodes, mesh, rates, links, updates=updates)
+        alike = lower_alike(nodes, mesh, found.layouts, found.splits)
+        outputs, leaves = [alike.locals[n] for n in nodes], list(alike.leaves.values())
+        steps = cut(outputs, leaves, lambda _: describe(0, "sim"), mesh.devices[0])
+        ordered_alike(steps, 1)
+        middle = clock[0]()
+        prove(steps, outputs, leaves)
+        ended = clock[0]()
     computed = [s for s in steps.steps if isinstance(s, Compute)]
     kinds = {signature(s.nodes).key for s in computed}
     return Planned(ended - began, ended - middle, _peak_mebibytes() - before, len(computed), len(kinds))
