@@ -85,6 +85,34 @@ def test_threads_note_their_own() -> None:
     assert not graph._shown
 
 
+def test_threads_that_note_into_one_follow_their_own() -> None:
+    lines = Lines()
+    here_, there = threading.Event(), threading.Event()
+    made: list[weft.Tensor] = []
+
+    def other() -> None:
+        with lines.noted():
+            here_.wait()
+            made.append(weft.arange(3.0) * 7.125)
+            there.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    with lines.noted():
+        first = weft.arange(3.0) * 8.125
+        line = here(1)
+
+        def make() -> weft.Tensor:
+            here_.set()
+            there.wait()
+            return weft.arange(3.0) * 9.125
+
+        second = lines.following(first.value.node, make)
+    thread.join()
+    assert lines.of(second.value.node) == line
+    assert lines.of(made[0].value.node) not in (None, line)
+
+
 def test_watchers_are_called_again_afterwards() -> None:
     with Lines().noted():
         graph.watch_after(1 << 20)

@@ -115,14 +115,27 @@ def test_faster_devices_get_more_layers_and_those_that_do_not_help_none() -> Non
     assert [s.device for s in alone.stages] == ["farm:0"]
 
 
+def test_all_devices_of_a_kind_and_layers_whose_weights_are_constants() -> None:
+    layers = [nn.LayerNorm(16), nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 16)]
+    x = data(8, 16)
+    want = nn.Sequential(*layers)(x).numpy()
+    with farm(2):
+        model = nn.Pipeline(layers, "farm:*", 2, x)
+        np.testing.assert_allclose(model(x).numpy(), want, rtol=1e-5, atol=1e-6)
+        assert model(x[:0]).shape == (0, 16)
+        asked = nn.Pipeline(layers, "farm:*", 2, ends=[2, 4])
+        assert [(s.ns, s.bytes) for s in asked.stages] == [(None, None)] * 2
+
+
 def test_memory_moves_layers() -> None:
     x = data(64, 64)
     with farm(2) as f:
         free = nn.Pipeline(network(8, 64), f.names, 4, x)
         assert [s.end for s in free.stages] == [4, 8]
+        assert free.stages[0].bytes is not None
         limit = 3 * free.stages[0].bytes // 4
         tight = nn.Pipeline(network(8, 64), f.names, 4, x, memory={"farm:0": limit})
-        assert tight.stages[0].bytes <= limit and tight.stages[0].end < 4
+        assert (tight.stages[0].bytes or 0) <= limit and tight.stages[0].end < 4
         with pytest.raises(MemoryPlanError, match=r"8 layers in 4 microbatches do not fit on 2 groups"):
             nn.Pipeline(network(8, 64), f.names, 4, x, memory=1000)
 
@@ -186,8 +199,21 @@ def test_mistakes() -> None:
         nn.Pipeline(layers, ["dummy:0", "dummy:1", "dummy:2"], 4, ends=[3, 3, 4])
     with pytest.raises(ArgumentError, match="microbatches is a number from 1, got 0"):
         nn.Pipeline(layers, names, 0, x)
-    with pytest.raises(ArgumentError, match="needs devices and layers, got 0 and 4"):
+    with pytest.raises(ArgumentError, match="Pipeline: devices= names none: it needs one at least"):
         nn.Pipeline(layers, [], 4, x)
+    with pytest.raises(ArgumentError, match="Pipeline: there are no layers: it needs one at least"):
+        nn.Pipeline([], names, 4, x)
+    with pytest.raises(DTypeError, match="Pipeline: devices: expected names of devices, or devices, got 3"):
+        nn.Pipeline(layers, [3], 4, x)
+    for ends in ([], "24", [2], [2, 4.0]):
+        with pytest.raises(ArgumentError, match=r"ends= says for each of 2 devices .*, up to 4, got "):
+            nn.Pipeline(layers, names, 4, ends=ends)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ArgumentError, match="memory= has a limit for 'dummy:3', which is none of devices="):
+        nn.Pipeline(layers, names, 4, x, memory={"dummy:3": 100})
+    with pytest.raises(ArgumentError, match="memory= is a number of bytes for 'dummy:0', got '2G'"):
+        nn.Pipeline(layers, names, 4, x, memory="2G")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ArgumentError, match="memory= is what stages are cut within"):
+        nn.Pipeline(layers, names, 4, ends=[2, 4], memory=100)
     with pytest.raises(DTypeError, match=r"example= is a batch, a tensor with rows, got 3"):
         nn.Pipeline(layers, names, 4, 3)  # pyright: ignore[reportArgumentType]
     tied = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))

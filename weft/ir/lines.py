@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from sys import intern
 from typing import ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -30,7 +31,6 @@ class Lines:
 
     def __init__(self) -> None:
         self._of: WeakKeyDictionary[Node, str] = WeakKeyDictionary()
-        self._following: list[Node] = []
 
     def of(self, node: Node) -> str | None:
         """The line at which a node was made; None for one that was made while nobody noted it."""
@@ -49,20 +49,23 @@ class Lines:
 
     def following(self, old: Node, make: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The result of `make`; the nodes that it makes are of the line of `old`."""
-        self._following.append(old)
+        before = _followed.set(old)
         try:
             return make(*args, **kwargs)
         finally:
-            self._following.pop()
+            _followed.reset(before)
 
     def note(self, node: Node) -> None:
         """Note a new node: it is of the line of what it takes the place of, else of that which runs."""
-        line = self._of.get(self._following[-1]) if self._following else user_call().location
+        old = _followed.get()
+        line = intern(user_call().location) if old is None else self._of.get(old)
         if line is not None:
             self._of[node] = line
 
 
 _noting: ContextVar[Lines | None] = ContextVar("weft.lines", default=None)
+_followed: ContextVar[Node | None] = ContextVar("weft.followed", default=None)
+"""The node whose place is taken by those that are made."""
 
 
 def noting() -> Lines | None:

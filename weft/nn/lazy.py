@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.core.execute.run import META
 from weft.core.tensor.tensor import Tensor
 from weft.nn.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from weft.nn.linear import Linear
@@ -45,6 +46,9 @@ class Lazy(Module):
         kept = {name: hooks for name, hooks in vars(self).items() if name in HOOKS}
         this.__class__ = self.layer
         this.__init__(size, *args, **options)
+        home = x.value.node.device
+        if options.get("device") is None and home not in (None, META):
+            this.to(home)  # where the layers around it have been moved
         self.__dict__.update(kept)
         this.training = training
         return this

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from weft.core.args.axes import is_int
 from weft.core.args.handle import describe
-from weft.core.execute.devices import device as device_named
+from weft.core.compile.asked_devices import limits_of, names_of
+from weft.core.execute.run import device_name
 from weft.core.execute.stages import Stage, cut
 from weft.core.layout.movement import cat
 from weft.core.tensor.tensor import Tensor
@@ -26,7 +28,7 @@ class Pipeline(Module):
     While one device works on a part, the others work on those before and after it, forward and backward; with m parts
     and s equal stages a step takes (m + s - 1) / m of its work over s. Layers take a tensor and give one, with rows
     along its first dimension. Parameters move to their stages' devices; they are named "module.*". The result is where
-    the input was, or on `output_device`.
+    the input was, or on `output_device`. `devices` are as for `weft.compile`.
 
     `example`, a batch, is what the stages are cut by: each layer is measured on each device (once for the machine), so
     unequal devices get unequal stages, and devices that would not help get none. `memory`, bytes of each device or by
@@ -37,14 +39,14 @@ class Pipeline(Module):
     Gradients of weights are sums over the parts, in another order than of the whole batch. Batch norms use the
     statistics of each part, as in torch's pipelines.
 
-    ArgumentError for layers of two stages that share a parameter, for `ends` that do not fit, and where neither is
-    given; MemoryPlanError where no cut fits. Source: Huang et al. 2018, "GPipe", arXiv:1811.06965.
+    ArgumentError for layers of two stages that share a parameter, for `ends` that do not fit, and where neither or both
+    are given; MemoryPlanError where no cut fits. Source: Huang et al. 2018, "GPipe", arXiv:1811.06965.
     """
 
     def __init__(
         self,
         layers: Sequential | Iterable[Module],
-        devices: Sequence[Any],
+        devices: Sequence[Any] | str,
         microbatches: int,
         example: Tensor | None = None,
         *,
@@ -55,21 +57,24 @@ class Pipeline(Module):
         super().__init__()
         self.module = layers if isinstance(layers, Sequential) else Sequential(*layers)
         self.microbatches = _positive("microbatches", microbatches)
-        names = [_device(d) for d in devices]
-        if not names or not len(self.module):
-            raise ArgumentError(
-                f"Pipeline: needs devices and layers, got {len(names)} and {len(self.module)}"
-            )
-        self.output_device = None if output_device is None else _device(output_device)
+        names = [device_name(name) for name in names_of("Pipeline", devices)]
+        if not len(self.module):
+            raise ArgumentError("Pipeline: there are no layers: it needs one at least")
+        self.output_device = None if output_device is None else device_name(output_device)
         self.ns: float | None = None
         if (ends is None) == (example is None):
             raise ArgumentError(
                 "Pipeline: give example=, a batch to cut the stages by, or ends=, where they end"
             )
+        limits = limits_of("Pipeline", memory, names)
         if ends is not None:
+            if limits:
+                raise ArgumentError(
+                    "Pipeline: memory= is what stages are cut within, and ends= says where they end"
+                )
             self.stages = _as_asked(ends, names, len(self.module))
         else:
-            self.stages = self._cut(names, example, memory)
+            self.stages = self._cut(names, example, limits)
         self._check_shared()
         self._place()
 
@@ -113,12 +118,9 @@ class Pipeline(Module):
         rows = [f"layers {s.first} to {s.end - 1} on {s.device}" for s in self.stages]
         return f"{self.microbatches} microbatches; {'; '.join(rows)}"
 
-    def _cut(
-        self, names: list[str], example: Tensor | None, memory: int | Mapping[str, int] | None
-    ) -> tuple[Stage, ...]:
+    def _cut(self, names: list[str], example: Tensor | None, limits: Mapping[str, int]) -> tuple[Stage, ...]:
         if not isinstance(example, Tensor) or not example.ndim:
             raise DTypeError(f"Pipeline: example= is a batch, a tensor with rows, got {describe(example)}")
-        limits = memory if memory is None or isinstance(memory, Mapping) else dict.fromkeys(names, memory)
         layers: list[Any] = list(self.module)
         was = [(m, m.training) for m in self.module.modules()]
         self.module.eval()  # which draws nothing, and records no statistics
@@ -126,7 +128,7 @@ class Pipeline(Module):
             found = cut(
                 layers, [[t.value for t in (*m.parameters(), *m.buffers())] for m in layers],
                 example[: -(-example.shape[0] // self.microbatches)].value, names, self.microbatches,
-                None if limits is None else {_device(k): v for k, v in limits.items()},
+                limits,
             )  # fmt: skip
         finally:
             for module, training in was:
@@ -149,19 +151,18 @@ class Pipeline(Module):
 
 
 def _as_asked(ends: Sequence[int], names: Sequence[str], layers: int) -> tuple[Stage, ...]:
-    firsts = (0, *ends[:-1])
-    in_order = all(a < b for a, b in zip(firsts, ends, strict=True))
-    if len(ends) != len(names) or not in_order or ends[-1] != layers:
+    if (
+        isinstance(ends, str)
+        or len(ends) != len(names)
+        or not all(map(is_int, ends))
+        or not all(a < b for a, b in pairwise((0, *ends)))
+        or ends[-1] != layers
+    ):
         raise ArgumentError(
             f"Pipeline: ends= says for each of {len(names)} devices the layer after its last, up to {layers}, got "
-            f"{list(ends)}"
+            f"{ends if isinstance(ends, str) else list(ends)!r}"
         )
-    return tuple([Stage(d, a, b, 0.0, 0) for d, a, b in zip(names, firsts, ends, strict=True)])
-
-
-def _device(name: Any) -> str:
-    named = device_named(name)
-    return f"{named.type}:{named.index or 0}"
+    return tuple([Stage(d, a, b) for d, (a, b) in zip(names, pairwise((0, *ends)), strict=True)])
 
 
 def _positive(name: str, n: int) -> int:

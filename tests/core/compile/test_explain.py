@@ -6,6 +6,7 @@ import pytest
 
 import weft
 from weft import nn
+from weft.autograd.context import context
 from weft.distributed import init_device_mesh
 from weft.distributed.tensor import Replicate, Shard, distribute_tensor
 from weft.errors import ArgumentError, DTypeError, MemoryPlanError
@@ -77,6 +78,18 @@ def test_sums_as_of_one_device() -> None:
     assert "Replicate() of terms along axis 0" in str(free) and "of terms" not in str(same)
 
 
+def test_a_function_is_called_in_the_mode_that_is_asked_for() -> None:
+    modes: list[bool] = []
+
+    def f() -> weft.Tensor:
+        modes.append(context().pinned)
+        return weft.arange(8.0).sum()
+
+    weft.explain(f, devices="dummy:*", numerics="same")
+    weft.explain(f, devices="dummy:*")
+    assert modes == [True, False]
+
+
 def test_misuse() -> None:
     x = weft.ones(4)
     with pytest.raises(ArgumentError, match="give devices="):
@@ -87,6 +100,8 @@ def test_misuse() -> None:
         weft.explain(x + 1, devices="dummy")
     with pytest.raises(ArgumentError, match="their times are predicted"):
         weft.explain(x + 1, devices="dummy:*", time=True)
+    with pytest.raises(ArgumentError, match="explain: devices= names none"):
+        weft.explain(x + 1, devices=[])
     with pytest.raises(DTypeError, match="expected names of devices"):
         weft.explain(x + 1, devices=[3])
     on_mesh = distribute_tensor(x, init_device_mesh("dummy", (2,)), [Replicate()])

@@ -146,6 +146,17 @@ def _singular(x: weft.Tensor) -> weft.Tensor:
     return weft.autograd.grad(weft.linalg.det(a), [a])[0]
 
 
+def _ctc_of_a_constant(x: weft.Tensor) -> weft.Tensor:
+    labels, lengths = (x.reshape(-1)[:2] * 0 + 1).long()[None], (x.reshape(-1)[:1] * 0 + 2).long()
+    return F.ctc_loss(weft.zeros(7, 1, 5), labels, [7], lengths)
+
+
+def _lazy(x: weft.Tensor) -> weft.Tensor:
+    layer = weft.nn.Sequential(weft.nn.LazyLinear(3, bias=False)).to(x.device)
+    with weft.no_grad():
+        return layer(x) * 0 + layer[0].weight.sum() * 0
+
+
 ANYWHERE: dict[str, Callable[[weft.Tensor], Any]] = {
     "adaptive_max_pool2d": lambda x: F.adaptive_max_pool2d(
         x.reshape(1, 1, 5, 7), (2, 3), return_indices=True
@@ -161,6 +172,8 @@ ANYWHERE: dict[str, Callable[[weft.Tensor], Any]] = {
     "ctc_loss": lambda x: F.ctc_loss(
         x.reshape(7, 1, 5).log_softmax(-1), (x.reshape(-1)[:2] * 0 + 1).long()[None], [7], [2]
     ),
+    "ctc_loss of a constant": _ctc_of_a_constant,
+    "a lazy layer": _lazy,
     "det of a singular matrix": _singular,
 }
 

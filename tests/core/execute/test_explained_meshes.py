@@ -9,7 +9,7 @@ import pytest
 
 import weft
 from weft import nn
-from weft.core.execute.explained_meshes import ExplainedPool, in_units, pool_lines
+from weft.core.execute.explained_meshes import ExplainedPool, in_units, pool_lines, pools
 from weft.core.execute.explanation import Explanation
 from weft.testing import farm
 
@@ -102,6 +102,12 @@ def test_small_parts_take_their_start_at_least() -> None:
 def test_lines_without_a_mesh_nobody_asked_for() -> None:
     found = weft.explain(weft.ones(4, 4) @ weft.ones(4, 4))
     assert found.collectives == () and found.pools == () and found.timeline is None
+
+
+def test_pools_of_two_backends_with_one_name_are_two() -> None:
+    with farm(2, "one", pools=["same"] * 2), farm(2, "two", pools=["same"] * 2):
+        found = pools(["one:0", "two:0", "one:1"], lambda _: 100, True)
+    assert [(p.devices, p.bytes) for p in found] == [(("one:0", "one:1"), 200), (("two:0",), 100)]
 
 
 def test_memories_that_take_as_much_share_a_line() -> None:

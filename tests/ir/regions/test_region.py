@@ -165,6 +165,10 @@ def test_each_pair_of_hundreds_of_boxes_is_looked_at_once() -> None:
     assert looks < 200 * 200 + 1000
 
 
+def test_thousands_of_boxes_that_touch_are_one() -> None:
+    assert Region.of([box((k, k + 1)) for k in range(2000)]).boxes == (box((0, 2000)),)
+
+
 def test_unions_of_many_boxes_lose_nothing_and_stay_disjoint() -> None:
     for seed in range(300):
         random = Random(seed)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.core.args.axes import is_int
@@ -14,9 +14,15 @@ from weft.errors import ArgumentError, DTypeError
 
 
 def mesh_of(op: str, devices: Any) -> DeviceMesh:
-    """The devices in a row: a mesh as it is; "cuda:*", all of a kind."""
+    """The devices in a row; a mesh as it is."""
     if isinstance(devices, DeviceMesh):
         return devices
+    names = names_of(op, devices)
+    return DeviceMesh.of(made(op, names, (len(names),), None))
+
+
+def names_of(op: str, devices: Any) -> list[str]:
+    """The names in a list of names or devices; "cuda:*", all of a kind."""
     if isinstance(devices, str):
         kind, _, number = devices.partition(":")
         if number != "*":
@@ -30,19 +36,27 @@ def mesh_of(op: str, devices: Any) -> DeviceMesh:
     for name in names:
         if not isinstance(name, str):
             raise DTypeError(f"{op}: devices: expected names of devices, or devices, got {describe(name)}")
-    return DeviceMesh.of(made(op, names, (len(names),), None))
+    return names
 
 
 def limit_of(op: str, memory: int | Mapping[str, int] | None, mesh: DeviceMesh) -> int | None:
     """The bytes that each device may take: the least that is given."""
+    return min(limits_of(op, memory, mesh.devices).values(), default=None)
+
+
+def limits_of(op: str, memory: int | Mapping[str, int] | None, names: Sequence[str]) -> dict[str, int]:
+    """The bytes that devices may take, of those with a limit, by their full names."""
     if memory is None:
-        return None
-    given = memory if isinstance(memory, Mapping) else dict.fromkeys(mesh.devices, memory)
+        return {}
+    given = memory if isinstance(memory, Mapping) else dict.fromkeys(names, memory)
+    found: dict[str, int] = {}
     for name, nbytes in given.items():
-        if (name if ":" in name else f"{name}:0") not in mesh.devices:
+        full = name if ":" in name else f"{name}:0"
+        if full not in names:
             raise ArgumentError(
-                f"{op}: memory= has a limit for {name!r}, which is none of devices=: {', '.join(mesh.devices)}"
+                f"{op}: memory= has a limit for {name!r}, which is none of devices=: {', '.join(names)}"
             )
         if not is_int(nbytes) or nbytes < 0:
             raise ArgumentError(f"{op}: memory= is a number of bytes for {name!r}, got {nbytes!r}")
-    return min(given.values(), default=None)
+        found[full] = nbytes
+    return found

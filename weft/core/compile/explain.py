@@ -60,19 +60,19 @@ def explain(
             )
         function = cast("CompiledFunction[..., Any]", first)
         return function.explain(*what[1:])
-    with (noting() or Lines()).noted() if callable(first) else nullcontext():
+    if devices is not None and time:
+        raise ArgumentError(
+            "explain: kernels are timed on one device; with devices= their times are predicted"
+        )
+    mesh = None if devices is None else mesh_of("explain", devices)
+    noted = (noting() or Lines()).noted() if callable(first) else nullcontext()
+    # what is computed in a mode is built in it
+    with noted, nullcontext() if numerics is None else numerics_mode(numerics):
         tensors = _returned(first, what[1:]) if callable(first) else what
         nodes = [value_of("explain", t).node for t in tensors]
-        if devices is None:
+        if mesh is None:
             return explain_nodes(nodes, time)
-        mode = nullcontext() if numerics is None else numerics_mode(numerics)
-        if time:
-            raise ArgumentError(
-                "explain: kernels are timed on one device; with devices= their times are predicted"
-            )
-        mesh = mesh_of("explain", devices)
-        with mode:
-            return _over(nodes, mesh, limit_of("explain", memory, mesh))
+        return _over(nodes, mesh, limit_of("explain", memory, mesh))
 
 
 def _returned(function: Callable[..., Any], arguments: Sequence[Any]) -> list[Any]:

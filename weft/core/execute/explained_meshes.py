@@ -389,12 +389,12 @@ def pools(names: Iterable[str], peak: Callable[[str], int], has_scratch: bool) -
     """The most bytes of each memory, where `peak` has those of each device."""
     from weft.backends.registry import open_device
 
-    of: dict[str, list[str]] = {}
-    for name in names:
-        of.setdefault(open_device(name).info.memory_pool, []).append(name)
+    of: dict[tuple[str, str], list[str]] = {}
+    for name in names:  # two backends may call a pool of theirs alike
+        of.setdefault((name.partition(":")[0], open_device(name).info.memory_pool), []).append(name)
     return [
         ExplainedPool(pool, tuple(devices), sum(map(peak, devices)), has_scratch)
-        for pool, devices in of.items()
+        for (_, pool), devices in of.items()
     ]
 
 

@@ -24,14 +24,14 @@ KEPT_FOR_WEIGHTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Layers `first` to `end` - 1 on a device: the nanoseconds that a microbatch takes there, and about how many bytes
-    the stage needs while it is trained, or used."""
+    """Layers `first` to `end` - 1 on a device; where the cut was chosen, the nanoseconds that a microbatch takes there,
+    and about how many bytes the stage needs while it is trained, or used."""
 
     device: str
     first: int
     end: int
-    ns: float
-    bytes: int
+    ns: float | None = None
+    bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def cut(
     example: Value,
     names: Sequence[str],
     microbatches: int,
-    limits: Mapping[str, int] | None,
+    limits: Mapping[str, int],
 ) -> Stages:
     """The stages that take the least time, on as many of the devices as are worth it, in their order.
 
@@ -62,12 +62,12 @@ def cut(
     devices = [open_device(name) for name in names]
     costs = costs_of(layers, weights, example, names)
     _, links = described(devices)
-    room = None if limits is None else [limits.get(d.info.name, d.info.memory_bytes) for d in devices]
+    room = [limits.get(d.info.name, d.info.memory_bytes) for d in devices] if limits else None
     found = cut(costs, links, microbatches, room, keeps_all=True)
     firsts = (0, *found.ends)
     stages = [
         Stage(
-            devices[s].info.name, first, end,
+            names[s], first, end,
             sum(c.forward_ns[s] + (c.backward_ns[s] if c.backward_ns else 0.0) for c in costs[first:end]),
             found.nbytes[s],
         )

@@ -68,7 +68,9 @@ def ctc_loss(
     )
     _within("input_lengths", long, steps)
     labels = _padded_targets(targets, lengths, n, single)
-    long, lengths = (place(t, x.node.device) for t in (long, lengths))  # as in torch, they may be on the CPU
+    home = x.node.device or labels.node.device
+    if home is not None:  # as in torch, lengths may be on the CPU
+        long, lengths = (place(t, home) for t in (long, lengths))
     loss = _loss(x, labels, long, lengths, blank)
     none = gt(loss, -_NEVER / 10)
     loss = where(none, 0.0 if zero_infinity else math.inf, loss)

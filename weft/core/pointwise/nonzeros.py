@@ -11,7 +11,6 @@ from weft.autograd.context import default_device
 from weft.autograd.value import Value
 from weft.core.args.handle import value_of, wrap
 from weft.core.execute import run
-from weft.core.execute.files import is_disk
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
@@ -26,7 +25,7 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Tensor | tuple[Tensor, 
     input."""
     node = value_of("nonzero", input).node
     array = run.to_numpy(node)
-    home = default_device() if node.device is None or is_disk(node.device) else node.device
+    home = node.device or default_device()
     if as_tuple:
         return tuple(_indices(f, home) for f in np.nonzero(np.atleast_1d(array)))
     return _indices(np.argwhere(array), home)

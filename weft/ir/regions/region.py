@@ -166,10 +166,13 @@ def _without(boxes: Iterable[IndexBox], others: Iterable[IndexBox]) -> list[Inde
 
 def _touching_joined(boxes: list[IndexBox]) -> list[IndexBox]:
     """The same elements in fewer boxes, where two are together a box."""
-    for a, b in combinations(boxes, 2):
+    pairs = combinations(boxes, 2)
+    while (two := next(pairs, None)) is not None:
+        a, b = two
         both = bx.joined(a, b)
         if both is not None:
-            return _touching_joined([both, *(c for c in boxes if c is not a and c is not b)])
+            boxes = [both, *(c for c in boxes if c is not a and c is not b)]
+            pairs = combinations(boxes, 2)
     return boxes
 
 
