@@ -11,6 +11,7 @@ import weft
 from weft import nn
 from weft.core.execute.explained_meshes import ExplainedPool, in_units, pool_lines, pools
 from weft.core.execute.explanation import Explanation
+from weft.distributed.tensor import Shard, distribute_tensor
 from weft.testing import farm
 
 
@@ -60,6 +61,25 @@ def test_memory_is_that_of_a_run(count: int) -> None:
         found, _ = trained()
     assert [p.devices for p in found.pools] == [(f"farm:{k}",) for k in range(count)]
     assert all(p.has_scratch and p.bytes > 4 * 256 * 64 / count for p in found.pools)
+
+
+@pytest.mark.parametrize("count", [4, 16])
+def test_memory_is_what_the_devices_allocate(count: int) -> None:
+    with farm(count, flops=1e9, bandwidth=1e12) as made, weft.device("farm:0"):
+        mesh = weft.distributed.init_device_mesh(made.names, (count,))
+        x = distribute_tensor(weft.arange(64.0 * count).reshape(8 * count, 8), mesh, [Shard(0)]).realize()
+
+        def computed() -> weft.Tensor:
+            return (x.T @ x).exp() @ x.T
+
+        computed().realize()
+        made.clear()
+        before = {d.info.name: d.used_bytes() for d in made.devices}
+        y = computed()
+        found = weft.explain(y).pools
+        y.realize()
+        taken = {name: nbytes - before[name] for name, nbytes in made.peak_bytes().items()}
+    assert {p.name: p.bytes for p in found} == taken
 
 
 @pytest.mark.parametrize("count", [4, 16])
