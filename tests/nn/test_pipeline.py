@@ -74,6 +74,14 @@ def test_results_are_where_the_input_is_or_where_they_are_asked_for() -> None:
 
 def step_ns(devices: int, microbatches: int, speeds: tuple[float, ...] | None = None) -> tuple[float, Any]:
     """The simulated time of a training step that comes again, and the model."""
+    ns, model, _ = measured(devices, microbatches, speeds)
+    return ns, model
+
+
+def measured(
+    devices: int, microbatches: int, speeds: tuple[float, ...] | None = None
+) -> tuple[float, Any, dict[str, int]]:
+    """With that, the most bytes of each device."""
     with farm(devices, speeds=speeds or (1.0,) * devices, timing_only=True, link_bandwidth=1e11) as f:
         x = weft.zeros(2048, 128, device="farm:0").contiguous().realize()
         model = nn.Pipeline(network(8, 128), f.names, microbatches, x, output_device=f.names[-1])
@@ -94,7 +102,7 @@ def step_ns(devices: int, microbatches: int, speeds: tuple[float, ...] | None = 
             step(x, y).realize()
             weft.realize(*model.parameters())
             ns = f.makespan_ns
-        return ns, model
+        return ns, model, f.peak_bytes()
 
 
 @pytest.mark.parametrize("stages, microbatches", [(2, 4), (4, 8)])
@@ -104,6 +112,14 @@ def test_stages_work_on_different_microbatches_at_once(stages: int, microbatches
     assert len(model.stages) == stages
     assert ns <= 1.05 * one * (microbatches + stages - 1) / microbatches / stages
     assert ns == pytest.approx(model.ns, rel=0.15)
+
+
+@pytest.mark.parametrize("stages, microbatches", [(2, 4), (4, 8)])
+def test_stages_take_about_the_bytes_that_they_are_cut_by(stages: int, microbatches: int) -> None:
+    _, model, peaks = measured(stages, microbatches)
+    for stage in model.stages:
+        # SGD has no moments; targets and the loss, which the last device has besides, are the caller's
+        assert 0.75 <= peaks[stage.device] / stage.bytes <= (1.45 if stage is model.stages[-1] else 1.25)
 
 
 def test_faster_devices_get_more_layers_and_those_that_do_not_help_none() -> None:

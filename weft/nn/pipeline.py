@@ -32,9 +32,10 @@ class Pipeline(Module):
 
     `example`, a batch, is what the stages are cut by: each layer is measured on each device (once for the machine), so
     unequal devices get unequal stages, and devices that would not help get none. `memory`, bytes of each device or by
-    name, bounds weights, gradients, two moments and what all parts keep for the backward pass. Without `example`, and
-    with `ends`, the layers end where that says: `ends=[4, 9]` has layers 0 to 3 on the first device and 4 to 8 on the
-    second. `stages` and, where it was predicted, `ns`, the time of a step, say what was chosen.
+    name, bounds about what a stage takes: weights, gradients, two moments, what all parts keep for the backward pass
+    and what is passed on; the loss comes on top. Without `example`, and with `ends`, the layers end where that says:
+    `ends=[4, 9]` has layers 0 to 3 on the first device and 4 to 8 on the second. `stages` and, where it was predicted,
+    `ns`, the time of a step, say what was chosen.
 
     Gradients of weights are sums over the parts, in another order than of the whole batch. Batch norms use the
     statistics of each part, as in torch's pipelines.

@@ -72,6 +72,11 @@ def test_memory_moves_layers_to_other_stages() -> None:
     everything = cut(layers, Links.uniform(2, 0, 1e9), 4, limits=(120, 200), keeps_all=True)
     assert (everything.ends, everything.nbytes) == ((4, 8), (4 * 30, 4 * 30))
     assert cut(layers, Links.uniform(2, 0, 1e9), 4, limits=(100, 200), keeps_all=True).ends == (3, 8)
+    sent = [Layer((1.0, 1.0), (1.0, 1.0), weight_bytes=10, kept_bytes=5, sent_bytes=2)] * 8
+    passing = cut(sent, Links.uniform(2, 0, 1e9), 4, keeps_all=True)
+    assert passing.nbytes == (4 * 30 + 4 * 2, 4 * 30 + 4 * 2 + 2 * 4 * 2)
+    used = [Layer((1.0, 1.0), weight_bytes=10, sent_bytes=2)] * 8
+    assert cut(used, Links.uniform(2, 0, 1e9), 4, stages=2, keeps_all=True).nbytes == (40, 40)
     with pytest.raises(
         MemoryPlanError, match="8 layers in 4 microbatches do not fit on 2 groups with limits of 30, 30"
     ):

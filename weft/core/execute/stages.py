@@ -107,6 +107,8 @@ def costs_of(
             nbytes(w.node) for w in learned
         )
         stays = _written([y.node]) if trains else 0
+        if trains and not number:
+            stays += nbytes(x.node)  # of later ones, what is sent to them
         found.append(Layer(ahead, back, held, stays, nbytes(y.node)))
         given = y.node
     return found

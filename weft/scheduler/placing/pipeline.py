@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -114,8 +115,9 @@ def cut(
 ) -> Pipeline:
     """The best stages: stage s on group s, `links` between groups, `limits` the bytes of each.
 
-    `stages`: exactly so many; None: as many of the groups as are best. `keeps_all`: a stage keeps what all microbatches
-    need for backward, as where all of them go forward first; that takes as long. MemoryPlanError: nothing fits.
+    `stages`: exactly so many; None: as many of the groups as are best. `keeps_all`: all microbatches go forward first,
+    which takes as long; a stage keeps what all of them need for backward, what it gets from its neighbours both ways,
+    and the last one the result, put together. MemoryPlanError: nothing fits.
     """
     groups = links.count
     counts = range(1, min(groups, len(layers)) + 1) if stages is None else (stages,)
@@ -146,6 +148,18 @@ def _with_stages(
     total = np.concatenate([np.zeros((1, count)), np.cumsum(ahead + back, axis=0)])
     weights = np.array([0, *itertools.accumulate(x.weight_bytes for x in layers)])
     kept = np.array([0, *itertools.accumulate(x.kept_bytes for x in layers)])
+    sent = (
+        np.array([0, *(x.sent_bytes for x in layers)])
+        if keeps_all and back.any()
+        else np.zeros(n + 1, np.int64)
+    )
+
+    def bytes_of(s: int, first: int) -> np.ndarray[Any, Any]:
+        """The bytes of a stage from layer `first` to before each later one."""
+        ends = slice(first + 1, None)
+        passed = sent[first] + sent[ends] * (2 if s == count - 1 else 1)
+        return weights[ends] - weights[first] + (kept[ends] - kept[first] + passed) * held[s]
+
     slowest = np.unique((total[None] - total[:, None])[np.triu_indices(n + 1, 1)])
     if len(slowest) > _MAX_SLOWEST:
         slowest = np.quantile(slowest, np.linspace(0, 1, _MAX_SLOWEST), method="higher")
@@ -157,9 +171,7 @@ def _with_stages(
         earlier = np.full_like(after, np.inf)
         for first in range(n):
             span = total[first + 1 :, s] - total[first, s]
-            nbytes = weights[first + 1 :] - weights[first]
-            nbytes = nbytes + (kept[first + 1 :] - kept[first]) * held[s]
-            fits = np.ones(len(span), bool) if limits is None else nbytes <= limits[s]
+            fits = np.ones(len(span), bool) if limits is None else bytes_of(s, first) <= limits[s]
             allowed = fits[None] & (span[None] <= slowest[:, None])
             times = np.where(allowed, span + sends[first + 1 :] + after[:, first + 1 :], np.inf)
             best = times.argmin(axis=1)
@@ -180,7 +192,7 @@ def _with_stages(
         sends = [_send_ns(links, layers, s, count, e) for s, (_, e) in spans]
         forward = [float(ahead[i:j, s].sum()) for s, (i, j) in spans]
         backward = [float(back[i:j, s].sum()) for s, (i, j) in spans]
-        nbytes = [int(weights[j] - weights[i] + (kept[j] - kept[i]) * held[s]) for s, (i, j) in spans]
+        nbytes = [int(bytes_of(s, i)[j - i - 1]) for s, (i, j) in spans]
         ns = run_ns(order, forward, backward, sends)
         found.append(Pipeline(some, ns, tuple(nbytes), tuple(tuple(o) for o in order)))
     return found
