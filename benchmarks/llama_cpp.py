@@ -17,7 +17,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,10 @@ CONTEXT = 128
 WIDTH, INNER, HEADS, KEYS, FEATURES, VOCABULARY = 1024, 3072, 16, 8, 128, 151_936
 
 
-def written(path: Path, kind: str, layers: int, vocabulary: int) -> int:
-    """A random model in a file; the bytes of its weights that a token reads."""
+def written(
+    path: Path, kind: str, layers: int, vocabulary: int, text: Mapping[str, Any] | None = None
+) -> int:
+    """A random model in a file, with entries for a tokenizer if given; the bytes of its weights that a token reads."""
     import weft
     from weft.quantization import BlockFormat, BlockTensor, to_blocks
 
@@ -71,7 +73,11 @@ def written(path: Path, kind: str, layers: int, vocabulary: int) -> int:
         "attention.value_length": FEATURES, "attention.layer_norm_rms_epsilon": 1e-6, "rope.freq_base": 1e6,
         "vocab_size": vocabulary,
     }  # fmt: skip
-    entries: dict[str, Any] = {"general.architecture": "qwen3", "tokenizer.ggml.model": "none"}
+    entries: dict[str, Any] = {
+        "general.architecture": "qwen3",
+        "tokenizer.ggml.model": "none",
+        **(text or {}),
+    }
     weft.io.save_gguf(tensors, path, entries | {f"qwen3.{k}": typed(v) for k, v in about.items()})
     return sum(t.nbytes for n, t in tensors.items() if not n.endswith("norm.weight"))
 

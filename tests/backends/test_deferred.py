@@ -151,6 +151,28 @@ def test_arrays_outlive_the_tensor_and_pages_are_let_go(
     np.testing.assert_array_equal(array, np.arange(1000))
 
 
+def test_borrowed_elements_that_rest_take_no_memory_and_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[int] = []
+    release = MappedFile.release
+
+    def noted(self: MappedFile, begin: int, end: int) -> None:
+        released.append(end - begin)
+        release(self, begin, end)
+
+    monkeypatch.setattr(MappedFile, "release", noted)
+    x = load_safetensors(_file(tmp_path), "cpu")["x"]
+    storage = _storage(x)
+    storage.rest()
+    assert not released, "nothing was read"
+    array = storage.numpy()
+    storage.rest()
+    assert released == [4000]
+    np.testing.assert_array_equal(array, np.arange(1000))
+    assert x.sum().item() == 499500
+
+
 def test_borrowed_pages_that_outlive_the_modules_say_nothing(tmp_path: Path) -> None:
     program = (
         "import sys, types\n"

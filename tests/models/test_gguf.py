@@ -12,6 +12,7 @@ import pytest
 import weft
 from tests.models.test_decoders import IDS
 from weft import models, nn
+from weft.backends.deferred import DeferredStorage
 from weft.errors import ArgumentError, DTypeError, FileError
 from weft.io import gguf_metadata, load_gguf, save_gguf
 from weft.models import gguf
@@ -166,6 +167,18 @@ def test_weights_of_equal_steps_multiply_in_integers(tmp_path: Path) -> None:
         expected = model(weft.tensor(IDS)).numpy()
         error = np.abs(found(weft.tensor(IDS)).numpy() - expected).max()
     assert 0 < error < 0.03 * np.abs(expected).max()
+
+
+def test_a_vocabulary_laid_out_anew_leaves_its_pages_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table of the same weight reads a row of them now and then."""
+    rested: list[int] = []
+    monkeypatch.setattr(DeferredStorage, "rest", lambda self: rested.append(id(self)))
+    path, _ = written(tmp_path / "x.gguf", "qwen3", BlockFormat.Q8_0)
+    found = models.from_gguf(path, activations="int8")
+    assert isinstance(found.embedding, nn.BlockEmbedding)
+    assert id(found.embedding.blocks.value.node.storage) in rested
 
 
 @pytest.mark.parametrize(("activations", "asked", "dtype"), [

@@ -106,9 +106,14 @@ class DeferredStorage(Storage):
             if source.release is not None:
                 source.release(begin, end)
 
+    def rest(self) -> None:
+        """The elements are not needed for now: what is borrowed takes no memory of this process until it is read."""
+        source = self._source
+        if source is not None and self._lender is not None and source.release is not None:
+            source.release(0, self.nbytes)
+
     def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:
         if ends():  # modules may be gone
             return
-        source = getattr(self, "_source", None)
-        if source is not None and self._lender is not None and source.release is not None:
-            source.release(0, self.nbytes)
+        if hasattr(self, "_source"):
+            self.rest()

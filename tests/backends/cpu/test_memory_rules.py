@@ -196,6 +196,11 @@ def test_large_parameters_are_asked_for_ahead_in_each_stream() -> None:
         assert nest.prefetch is not None and nest.prefetch.steps == (1024 // 64 if row else 2048 // 256)
     assert not asked_ahead(total(256, 256, "ij"), large), "a cache holds it"
     assert not asked_ahead(total(1 << 16, 64, "i"), large), "short runs"
+    near = total(256, 256, "ij").algorithm
+    far = replace(near, params=tuple(replace(p, far=not p.written) for p in near.params))
+    assert asked_ahead(Case(far, total(256, 256, "ij").reference), large), (
+        "its plan reads too much for caches"
+    )
 
 
 @pytest.mark.parametrize("inner", [False, True])

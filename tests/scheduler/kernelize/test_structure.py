@@ -109,7 +109,9 @@ def test_a_kernel_of_the_same_structure_that_is_another_one_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     emitter = importlib.import_module("weft.scheduler.kernelize.emit")
-    monkeypatch.setattr(emitter, "structure", lambda group, masks: (("same",), structure(group, masks)[1]))
+    monkeypatch.setattr(
+        emitter, "structure", lambda group, masks, far: (("same",), structure(group, masks, far)[1])
+    )
     monkeypatch.setattr(emitter, "_known", OrderedDict())
     kernelize([unary(Op.EXP, leaf(7))])
     with pytest.raises(IRError, match="of the same structure is another one"):

@@ -39,13 +39,14 @@ class Param:
     """A tensor in global memory, contiguous in row-major order. Read, written, or both (updated in place).
 
     `fill` is what is known of its elements before the kernel runs; schedules may leave out the terms that it makes the
-    identity of their reduction."""
+    identity of their reduction. `far`: its plan reads so much between two runs that no cache of a core has it still."""
 
     name: str
     dtype: DType
     shape: tuple[Int, ...]
     written: bool = False
     fill: KnownFill | None = None
+    far: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,8 @@ def show_nests(k: Kernel, binds: bool = True) -> str:
 
 def _param(p: Param) -> str:
     fill = f" {p.fill.value:g} unless {show_guard(p.fill.outside)}" if p.fill is not None else ""
-    return f"{p.name}: {p.dtype.short}[{', '.join(map(repr, p.shape))}]{' out' if p.written else ''}{fill}"
+    where = f"{' out' if p.written else ''}{' far' if p.far else ''}"
+    return f"{p.name}: {p.dtype.short}[{', '.join(map(repr, p.shape))}]{where}{fill}"
 
 
 def _axes(axes: Sequence[Axis]) -> str:

@@ -13,6 +13,7 @@ from weft.ir.kernel.verify import verify
 from weft.scheduler.kernelize.cost import NO_LIMIT
 from weft.scheduler.kernelize.decisions import DecisionLog, Logged, decisions_by_group, describe
 from weft.scheduler.kernelize.emit import emit
+from weft.scheduler.kernelize.far import find_far
 from weft.scheduler.kernelize.loops import loop_spec
 from weft.scheduler.kernelize.masks import find_masks
 from weft.scheduler.kernelize.order import ordered
@@ -61,12 +62,13 @@ def kernelize_expanded(
     """As `kernelize_all`, of a graph without calls."""
     partition = Partition(outputs, buffers)
     masks = find_masks(partition.prepared.order, frozenset(map(id, outputs)))
+    far = find_far(partition.prepared.order)
     groups = ordered(partition)
     log = decisions_by_group(partition.log, groups) if logged else {}
     specs = [
         loop_spec(g, partition.cuts, lambda nodes, most: kernelize_all(nodes, min(most, buffers), logged))
         if g.is_loop
-        else emit(g, partition.cuts, masks, log.get(g, ()))
+        else emit(g, partition.cuts, masks, far, log.get(g, ()))
         for g in groups
     ]
     partition.dissolve()

@@ -113,8 +113,8 @@ class _Params:
 class _Emitter:
     """Makes the algorithm of a group, adjacent axes merged where memory allows it."""
 
-    def __init__(self, group: Group, masks: Masks) -> None:
-        self.group, self.masks = group, masks
+    def __init__(self, group: Group, masks: Masks, far: frozenset[int]) -> None:
+        self.group, self.masks, self.far = group, masks, far
         self.merged: dict[Var, Int] = {}  # coordinate -> expression over merged coordinates
         self.extents: dict[Var, Int] = dict(group.extents)
         self.first: dict[Var, Var] = {}  # first coordinate of a run -> the merged one
@@ -228,7 +228,8 @@ class _Emitter:
         p = self.params
         p.reads = {k: (n, name) for k, (n, name) in p.reads.items() if name in used}
         params = [
-            Param(name, n.dtype, p.shape(n), fill=p.masked(n, self.masks)) for n, name in p.reads.values()
+            Param(name, n.dtype, p.shape(n), fill=p.masked(n, self.masks), far=id(n) in self.far)
+            for n, name in p.reads.values()
         ]
         params += [Param(name, n.dtype, p.shape(n), True) for n, name in p.writes.values()]
         return Algorithm(name, tuple(params), self.runtime, tuple(items), pinned())
@@ -326,20 +327,22 @@ _lock = forkable(threading.Lock())
 _known: OrderedDict[Key, _Emitted] = OrderedDict()
 
 
-def emit(group: Group, cuts: Mapping[int, Cut], masks: Masks, log: Iterable[Logged] = ()) -> KernelSpec:
+def emit(
+    group: Group, cuts: Mapping[int, Cut], masks: Masks, far: frozenset[int], log: Iterable[Logged] = ()
+) -> KernelSpec:
     """The specification of a group's kernel, with the logged decisions about its nodes."""
     name = _name(group)
-    key, tensors = structure(group, masks)
+    key, tensors = structure(group, masks, far)
     if pinned():
         key = (*key, *[tree_of(f.node) for f in group.reductions() if f.node is not None], "pinned")
     made = _kept((name, *key))
     if made is None:
-        made = _emitted(group, masks, name, tensors)
+        made = _emitted(group, masks, far, name, tensors)
         with _lock:
             _known[name, *key] = made
             if len(_known) > EMITTED_KEPT:
                 _known.popitem(last=False)
-    elif settings.verify() and made != _emitted(group, masks, name, tensors):
+    elif settings.verify() and made != _emitted(group, masks, far, name, tensors):
         raise IRError(f"a kernel of the same structure is another one: {name}", "kernelize")
     read = tuple([tensors[k] for k in made.reads])
     writes = tuple([tensors[k] for k in made.writes])
@@ -369,9 +372,9 @@ def _kept(key: Key) -> _Emitted | None:
         return found
 
 
-def _emitted(group: Group, masks: Masks, name: str, tensors: Sequence[Node]) -> _Emitted:
+def _emitted(group: Group, masks: Masks, far: frozenset[int], name: str, tensors: Sequence[Node]) -> _Emitted:
     """The kernel of a group, made anew."""
-    e = _Emitter(group, masks)
+    e = _Emitter(group, masks, far)
     algorithm = e.algorithm(name)
     read = tuple([n for n, _ in e.params.reads.values()])
     number = {id(n): k for k, n in enumerate(tensors)}

@@ -2,7 +2,7 @@
 
 A model of many equal layers has equal groups over other tensors, and the algorithm of one is that of all. What `emit`
 reads of a group, of its nodes and of their masks is a row here: a site's row says how it gets its value, and of which
-sites; a tensor's, its dtype and shape.
+sites; a tensor's, its dtype and shape, and whether it is far.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _ATTRS_READ = frozenset({Kind.CONST, Kind.ONE_HOT})
 """Sources of values that depend on the attributes of their nodes."""
 
 
-def structure(group: Group, masks: Masks) -> tuple[Key, Sequence[Node]]:
+def structure(group: Group, masks: Masks, far: frozenset[int]) -> tuple[Key, Sequence[Node]]:
     """A key that is equal for groups with one algorithm, and the tensors in memory, in the order of their numbers."""
-    s = _Structure(group, masks)
+    s = _Structure(group, masks, far)
     return s.key(), s.tensors
 
 
 class _Structure:
     """Numbers sites and tensors as they are met."""
 
-    def __init__(self, group: Group, masks: Masks) -> None:
-        self.group, self.masks = group, masks
+    def __init__(self, group: Group, masks: Masks, far: frozenset[int]) -> None:
+        self.group, self.masks, self.far = group, masks, far
         self.rows: list[Any] = []
         self.site: dict[Site, int] = {}
         self.tensor: dict[int, int] = {}
@@ -70,7 +70,7 @@ class _Structure:
             known = self.tensor[id(node)] = len(self.tensors)
             self.tensors.append(node)
             masked, demanded = self.masks.masked.get(id(node)), self.masks.demanded.get(id(node))
-            self.rows.append((node.dtype, node.shape, masked, demanded))
+            self.rows.append((node.dtype, node.shape, masked, demanded, id(node) in self.far))
         return known
 
     def visit(self, root: Site) -> None:

@@ -105,8 +105,9 @@ def _streams(k: Kernel, item: Item, p: Param, around: list[NestLoop]) -> int:
 
 
 def _large(k: Kernel, info: DeviceInfo) -> list[Param]:
-    """The parameters that the second-level cache does not hold."""
-    return [p for p in k.algorithm.params if high(elements(p.shape)) * p.dtype.itemsize > info.l2_bytes]
+    """The parameters that the second-level cache does not hold, for their size or since they are far."""
+    params = k.algorithm.params
+    return [p for p in params if p.far or high(elements(p.shape)) * p.dtype.itemsize > info.l2_bytes]
 
 
 def _length(at: Int, around: list[NestLoop]) -> int:
