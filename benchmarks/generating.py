@@ -32,6 +32,9 @@ from benchmarks.results import ROOT
 FORMATS = {"BF16": "float32", "Q8_0": "float32", "Q8_0, int8": "int8", "Q4_0, int8": "int8"}
 """What is measured, and the activations of each."""
 
+KINDS = [*dict.fromkeys(name.split(",")[0] for name in FORMATS)]
+"""The files for it."""
+
 PROMPT = "The weaver sat at the loom and passed the weft between the threads of the warp, " * 3
 NEW_TOKENS = 32
 
@@ -46,7 +49,7 @@ loaded = time.monotonic()
 made = iter(weft.models.generate(model, [ids], int(sys.argv[5])))
 next(made)
 first, used = time.monotonic(), time.process_time()
-rest = len(list(made))
+list(made)
 kilobytes = next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith("VmRSS"))
 print(json.dumps({"first": first - began, "used": used, "loaded": loaded - began, "bytes": kilobytes << 10}))
 """
@@ -74,9 +77,9 @@ def vocabulary(count: int) -> dict[str, Any]:
 def models(kinds: Sequence[str], layers: int = 28, count: int = VOCABULARY) -> Iterator[dict[str, Path]]:
     """Files of random models by their format."""
     with tempfile.TemporaryDirectory() as folder:
-        paths = {kind: Path(folder) / f"{kind}.gguf" for kind in kinds}
+        paths, text = {kind: Path(folder) / f"{kind}.gguf" for kind in kinds}, vocabulary(count)
         for kind, path in paths.items():
-            written(path, kind, layers, count, vocabulary(count))
+            written(path, kind, layers, count, text)
         yield paths
 
 
@@ -93,7 +96,7 @@ def start(path: Path, activations: str, cache: Path, new: int = NEW_TOKENS) -> d
 
 def starting(rounds: int) -> Iterator[Row]:
     """Marks 1 and 2: from the start of the process to the first token, and the memory it takes with 32 tokens."""
-    with models([*dict.fromkeys(name.split(",")[0] for name in FORMATS)]) as paths:
+    with models(KINDS) as paths:
         for name, activations in FORMATS.items():
             path = paths[name.split(",")[0]]
             cold: list[dict[str, float]] = []
@@ -147,7 +150,7 @@ def together(rounds: int) -> Iterator[Row]:
     """Mark 4: eight requests at once beside one, tokens per second of a batch, prompts included."""
     import weft
 
-    with models(["BF16", "Q8_0", "Q4_0"]) as paths:
+    with models(KINDS) as paths:
         for name, activations in FORMATS.items():
             model = weft.models.from_gguf(paths[name.split(",")[0]], activations=activations)
             batch = weft.models.Batch(model, rows=8, size=256)

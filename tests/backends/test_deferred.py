@@ -132,17 +132,21 @@ def test_a_file_may_be_replaced_or_deleted(tmp_path: Path) -> None:
     assert x.sum().item() == 499500
 
 
-def test_arrays_outlive_the_tensor_and_pages_are_let_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    released: list[int] = []
+@pytest.fixture
+def released(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of each piece of a file that is let go from now on."""
+    found: list[int] = []
     release = MappedFile.release
 
     def noted(self: MappedFile, begin: int, end: int) -> None:
-        released.append(end - begin)
+        found.append(end - begin)
         release(self, begin, end)
 
     monkeypatch.setattr(MappedFile, "release", noted)
+    return found
+
+
+def test_arrays_outlive_the_tensor_and_pages_are_let_go(tmp_path: Path, released: list[int]) -> None:
     x = load_safetensors(_file(tmp_path), "cpu")["x"]
     array = _storage(x).numpy()
     assert not array.flags.writeable and not released
@@ -152,16 +156,8 @@ def test_arrays_outlive_the_tensor_and_pages_are_let_go(
 
 
 def test_borrowed_elements_that_rest_take_no_memory_and_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, released: list[int]
 ) -> None:
-    released: list[int] = []
-    release = MappedFile.release
-
-    def noted(self: MappedFile, begin: int, end: int) -> None:
-        released.append(end - begin)
-        release(self, begin, end)
-
-    monkeypatch.setattr(MappedFile, "release", noted)
     x = load_safetensors(_file(tmp_path), "cpu")["x"]
     storage = _storage(x)
     storage.rest()
