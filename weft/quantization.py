@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from weft.backends.deferred import rest
 from weft.core.functional.ggml import BlockFormat, BlockTensor, to_blocks
 from weft.core.functional.quantization import QuantizedTensor, quantize
 from weft.errors import ArgumentError
@@ -63,6 +64,7 @@ def quantize_model_(
             done[key] = quantize(
                 layer.weight, bits, block, symmetric=symmetric, scale_dtype=scale_dtype, code=code
             )
+            rest(layer.weight.value.node.storage)  # a table of the same weight reads a row now and then
         return done[key]
 
     kinds = (Linear, Embedding) if embeddings else (Linear,)

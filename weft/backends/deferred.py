@@ -27,6 +27,12 @@ class HostBytes:
     check: Callable[[], object] | None = None
 
 
+def rest(storage: Storage | None) -> None:
+    """Let go of the pages of elements that were laid out anew: `DeferredStorage.rest`, where the storage is one."""
+    if isinstance(storage, DeferredStorage):
+        storage.rest()
+
+
 class DeferredStorage(Storage):
     """Elements in the host's memory, as `source` has them, that the device gets on first use.
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import weft
 from weft import DType, Tensor, float16, nn
-from weft.backends.deferred import DeferredStorage
+from weft.backends.deferred import rest
 from weft.errors import ArgumentError, DTypeError, FileFormatError
 from weft.io.gguf import load_with_metadata
 from weft.ir.garbage import not_collected
@@ -213,10 +213,8 @@ def _assign(model: Decoder, weights: Mapping[str, Weight], integers: bool) -> No
                 layer: nn.Module = nn.BlockEmbedding(w)
             else:
                 layer = (nn.IntegerLinear if integers and w.format.even else nn.BlockLinear)(w, bias)
-            if isinstance(layer, nn.IntegerLinear) and isinstance(
-                held := w.data.value.node.storage, DeferredStorage
-            ):
-                held.rest()  # a table of the same weight reads a row now and then
+            if isinstance(layer, nn.IntegerLinear):
+                rest(w.data.value.node.storage)  # a table of the same weight reads a row now and then
             model.set_submodule(place, layer)
 
 

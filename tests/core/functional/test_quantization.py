@@ -12,6 +12,7 @@ import pytest
 
 import weft
 from weft import nn, quantization
+from weft.backends.disk.file import MappedFile
 
 LAYOUTS = tuple(product((8, 4), (True, False)))
 layouts = pytest.mark.parametrize(("bits", "symmetric"), LAYOUTS, ids=lambda x: str(x))
@@ -238,3 +239,16 @@ def test_codes_that_cannot_be_are_refused() -> None:
     ):
         with pytest.raises(weft.errors.ArgumentError, match="code is one of float8_e4m3fn and float8_e5m2"):
             quantization.quantize(w, **wrong)
+
+
+def test_a_table_whose_weight_a_head_had_leaves_its_pages_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[int] = []
+    monkeypatch.setattr(MappedFile, "release", lambda self, begin, end: released.append(end - begin))
+    weft.save({"w": weft.randn(64, 32)}, tmp_path / "w.safetensors")
+    weight = weft.nn.Parameter(weft.load(tmp_path / "w.safetensors")["w"])
+    table, head = weft.nn.Embedding(64, 32), weft.nn.Linear(32, 64, bias=False)
+    table.weight = head.weight = weight
+    quantization.quantize_model_(weft.nn.Sequential(table, head))
+    assert table.weight is weight and released == [64 * 32 * 4]
