@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -16,12 +18,13 @@ from weft.ir.graph import Node, toposort
 from weft.scheduler.panels import MAX_ROWS, MIN_ROWS, Panels, panels
 
 DEVICE = open_device("dummy:0")
-LANES = DEVICE.info.lanes(weft.float32)
+INFO = replace(DEVICE.info, vector_bytes=DEVICE.info.costs.line_bytes)  # a vector of the panel is a line
+LANES = INFO.lanes(weft.float32)
 
 
 def _found(result: Tensor, *weights: Tensor) -> list[Panels]:
     order = toposort(expand_calls([result.value.node]))
-    return list(panels(order, {w.value.node for w in weights}, DEVICE.info))
+    return list(panels(order, {w.value.node for w in weights}, INFO))
 
 
 def _leaf(*shape: int, dtype: weft.DType = weft.float32) -> Tensor:

@@ -3,9 +3,9 @@
     w: (n, k), read by sum k: x[i, k] * w[j, k]        p: (n / width, k, width), contiguous
                                                        w[j, k] = p[j // width, k, j % width]
 
-A panel is what a tile's lanes read, step by step, so that nothing is left to pack (`contraction.is_packed`). With few
-rows of results packing is a good part of a product; from `MAX_ROWS` on it is not, and below `MIN_ROWS` each weight is
-read once, as it lies. The steps of a convolution's sum are in the order in which its image lies.
+A panel is what a tile's lanes read, step by step, so that nothing is left to pack (`contraction.is_packed`). The fewer
+rows of results, the larger a part of a product is packing; from `MAX_ROWS` on it is none, and below `MIN_ROWS` each
+weight is read once, as it lies. The steps of a convolution's sum are in the order in which its image lies.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from math import prod
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import graph, movement
+from weft.ir.dtypes import DType
 from weft.ir.graph import Axes, Node, elements
 from weft.ir.index import Int, Var, ceildiv, coefficient, variables
 from weft.ir.loops import LoopKind
@@ -22,8 +23,8 @@ from weft.ir.ops import MOVEMENT, Op
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.tiles import most_rows, tile_cycles
 
-MIN_ROWS, MAX_ROWS = 8, 1024
-"""Rows of results for which a weight is laid out: with 1,024, packing takes some 2 % of a product (Zen 4, float32)."""
+MIN_ROWS, MAX_ROWS = 8, 16384
+"""Rows of results for which a weight is laid out: with 4,096, packing takes 5 % of a convolution (decision 174)."""
 
 MIN_BYTES = 1 << 14
 """Weights smaller than this stay as they are."""
@@ -34,17 +35,21 @@ MIN_FULL = 0.7
 WIDTHS = (4, 3, 2, 1)
 """Vectors of a panel's width, the preferred first of those that take the same time."""
 
+SAME_TIME = 0.02
+"""The share of it by which times may differ that are taken for the same, so that few sizes need panels of their own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Panels:
     """A factor of a product that is a view of the leaf `weight`, whose axis number `axis` runs along lanes. `steps`:
-    its other axes, the outermost of a panel first."""
+    its other axes, the outermost of a panel first. `rows`: results that read each panel."""
 
     factor: Node
     weight: Node
     axis: int
     width: int
     steps: tuple[int, ...]
+    rows: int
 
     def laid_out(self) -> Node:
         """The weight in panels."""
@@ -80,7 +85,7 @@ def panels(order: Sequence[Node], weights: Collection[Node], info: DeviceInfo) -
 
 
 @dataclass(frozen=True, slots=True)
-class _Factor:
+class Factor:
     """A factor that is a view of a weight: the index of an element there for one of the factor, and the only axis of
     the results that this names, which the other factor does not."""
 
@@ -97,7 +102,7 @@ def image_lane(total: Node, weights: Collection[Node], info: DeviceInfo) -> int 
         return None
     a, b = total.inputs[0].inputs
     for factor, other in ((a, b), (b, a)):
-        found = _factor(total, factor, other, weights)
+        found = weight_factor(total, factor, other, weights)
         if found is None:
             continue
         shape, free = factor.shape, [k for k in range(len(factor.shape)) if k not in total.attrs.axes]
@@ -108,7 +113,7 @@ def image_lane(total: Node, weights: Collection[Node], info: DeviceInfo) -> int 
     return None
 
 
-def _factor(total: Node, factor: Node, other: Node, weights: Collection[Node]) -> _Factor | None:
+def weight_factor(total: Node, factor: Node, other: Node, weights: Collection[Node]) -> Factor | None:
     """The factor of a sum of products as a view of a weight; None where it is none."""
     axes = total.attrs
     shape = [n for n in factor.shape if isinstance(n, int)]
@@ -123,14 +128,14 @@ def _factor(total: Node, factor: Node, other: Node, weights: Collection[Node]) -
     lanes = [k for k, v in enumerate(at) if v in used and k not in axes.axes and shape[k] > 1]
     if len(lanes) != 1 or not _is_free_of(other, at, at[lanes[0]]):
         return None
-    return _Factor(weight, index, at, lanes[0])
+    return Factor(weight, index, at, lanes[0])
 
 
 def _of_product(
     total: Node, factor: Node, other: Node, weights: Collection[Node], info: DeviceInfo
 ) -> Panels | None:
     """The panels for one factor of a sum of products; None where it is no such weight."""
-    found, axes = _factor(total, factor, other, weights), total.attrs
+    found, axes = weight_factor(total, factor, other, weights), total.attrs
     if found is None or not isinstance(axes, Axes):
         return None
     weight, index, at, lane = found.weight, found.index, found.at, found.lane
@@ -147,32 +152,45 @@ def _of_product(
         return None
     if not MIN_ROWS <= rows <= MAX_ROWS:
         return None
-    width = _width(n, _tiled(other, at, axes.axes, lane), info, info.lanes(weight.dtype))
-    return Panels(factor, weight, dims[0], width, _steps(found, dims[0], other)) if width else None
+    tiled = _tiled(other, at, axes.axes, lane)
+    large = tiled == rows and rows * summed * weight.dtype.itemsize > info.l2_bytes
+    width = panel_width(n, tiled, info, weight.dtype, large)
+    return Panels(factor, weight, dims[0], width, _steps(found, dims[0], other), rows) if width else None
 
 
 def _tiled(other: Node, at: tuple[Var, ...], summed: tuple[int, ...], lane: int) -> int:
-    """The rows of results side by side in one axis: those of an image that windows slide over, or else all."""
+    """The rows of results side by side in one axis: those of an image that windows slide over, or whose places are
+    apart, or else all."""
     sizes = [v.hi + 1 for k, v in enumerate(at) if k not in summed and k != lane and v.hi > 0]
     _, index = _stored_behind(other, at)
-    slides = any(len(variables(i)) > 1 for i in index)
-    return sizes[-1] if slides else prod(sizes)
+    steps = {at[k] for k in summed}
+    for i in index:
+        on = {v for v in variables(i) if v.hi > 0}
+        places = on - steps
+        if places and (on & steps or (len(on) == 1 and coefficient(i, *on) != 1)):
+            return sizes[-1]
+    return prod(sizes)
 
 
-def _width(n: int, rows: int, info: DeviceInfo, lanes: int) -> int | None:
-    """The width of panels that divides `n` with whose best tiles so many rows take the least time."""
-    costs = {
+def panel_width(n: int, rows: int, info: DeviceInfo, dtype: DType, large: bool = False) -> int | None:
+    """The width of panels that divides `n` with whose best tiles so many rows take the least time. `large`: they do
+    not stay in the second cache, and are read for each panel."""
+    lanes, costs = info.lanes(dtype), info.costs
+    line = costs.line_bytes / dtype.itemsize
+    row = (costs.hidden_far_line_cycles if large else costs.hidden_line_cycles) / line
+    found = {
         v: min(
-            ceildiv(rows, r) * tile_cycles(r, v, 0.0, True, info.costs) / v
+            ceildiv(rows, r) * tile_cycles(r, v, v * lanes / line, r * row, costs) / v
             for r in range(1, min(rows, most_rows(v, info)) + 1)
         )
         for v in WIDTHS
         if n % (v * lanes) == 0
     }
-    return lanes * min(costs, key=lambda v: costs[v]) if costs else None
+    near = (1 + SAME_TIME) * min(found.values(), default=0.0)
+    return next((v * lanes for v, cycles in found.items() if cycles <= near), None)
 
 
-def _steps(found: _Factor, axis: int, other: Node) -> tuple[int, ...]:
+def _steps(found: Factor, axis: int, other: Node) -> tuple[int, ...]:
     """The weight's other axes in the order in which the other factor lies in memory."""
     source, index = _stored_behind(other, found.at)
     strides = graph.strides(source.shape)

@@ -7,14 +7,16 @@ from weft.backends.costs import CostModel
 from weft.backends.protocol import DeviceInfo
 
 
-def tile_cycles(rows: int, vectors: int, lines: float, far: bool, costs: CostModel) -> float:
-    """The cycles of a step of the sum for a tile: multiply-adds, or a dependent addition, and `lines` to fetch the
-    stream's. Loads are nearly hidden, but where few rows use a vector of the panel, whose rest has left the first cache
-    by then (`far`)."""
-    least = max(costs.add_latency_cycles, vectors * (costs.l2_vector_cycles if far else 1.0))
-    return max(vectors * rows, least) + costs.hidden_load_cycles * (vectors + rows) + lines
+def tile_cycles(rows: int, vectors: int, panel: float, stream: float, costs: CostModel) -> float:
+    """The cycles of a step of the sum for a tile: multiply-adds, or a dependent addition, and what these do not hide of
+    loads, of the `panel`'s lines where it has left the first cache (0 where it has not), and of the stream's, `stream`
+    cycles."""
+    least = max(costs.add_latency_cycles, vectors * (costs.l2_vector_cycles if panel else 1.0))
+    loads = costs.hidden_load_cycles * (vectors + rows) + costs.hidden_line_cycles * panel
+    return max(vectors * rows, least) + costs.step_cycles + loads + stream
 
 
 def most_rows(vectors: int, info: DeviceInfo) -> int:
-    """The most rows of a tile whose accumulators, a row of the panel and one element of the stream are in registers."""
-    return (info.vector_registers - 1) // vectors - 1
+    """The most rows of a tile whose accumulators, a row of the panel and one element of the stream are in registers,
+    with one to spare: without it compilers move accumulators to memory and back, at each step."""
+    return max((info.vector_registers - 2) // vectors - 1, 1)

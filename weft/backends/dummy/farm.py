@@ -19,6 +19,10 @@ def costs(vector_bytes: int) -> CostModel:
     multiply-add."""
     each = 4 / vector_bytes
     return CostModel(
+        step_cycles=0.0,
+        hidden_load_cycles=each,
+        hidden_line_cycles=0.0,
+        hidden_far_line_cycles=0.0,
         l2_element_cycles=each,
         copy_cycles=each,
         gather_cycles=each,

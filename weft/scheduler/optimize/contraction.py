@@ -325,10 +325,12 @@ def _tiles(axes: Axes, info: DeviceInfo) -> dict[TileSize, float]:
     free = {a.var for a in (*c.own(1 - side), panel)}
     around = prod(typical(a.extent) for a in c.value.axes if a.var not in free)
     spread = parallel.pays(k, info, 2.0 * macs)
-    each, line = macs / (p * s), costs.line_bytes
+    each, line, itemsize = macs / (p * s), costs.line_bytes, c.value.dtype.itemsize
+    large = reachable(k, c, 1 - side) is None and blocks * s * depth * itemsize > info.l2_bytes
+    in_order = (costs.hidden_far_line_cycles if large else costs.hidden_line_cycles) * itemsize / line
     of_rows: list[tuple[float, float]] = []  # tiles along the stream, and cycles that a step's lines take
     for rows in range(1, _most_rows(1, stream, info) + 1):
-        lines = 0.0
+        lines = in_order * rows
         if clash(apart, rows, info):
             lines = costs.l2_element_cycles * rows
         elif strided and apart is not None:
@@ -337,16 +339,18 @@ def _tiles(axes: Axes, info: DeviceInfo) -> dict[TileSize, float]:
     square = square_of(k, c, side, panel, info)
     turning = squares.cycles(square, costs) * _elements(c, side) if square else packing
     cycles: dict[TileSize, float] = {}
-    for vectors in _widths(p, lanes):
-        width = vectors * lanes
-        panels, packed = blocks_of(panel.extent, width), is_packed(k, c, side, panel, width)
-        far = depth * width * c.value.dtype.itemsize > info.l1_bytes
+    widths = _widths(p, lanes)
+    ready = [v for v in widths if is_packed(k, c, side, panel, v * lanes)]
+    for vectors in ready[-1:] or widths:  # narrower tiles would leave out a part of each row of a panel
+        width, packed = vectors * lanes, bool(ready)
+        panels = blocks_of(panel.extent, width)
+        step_lines = width * itemsize / line if depth * width * itemsize > info.l1_bytes else 0.0
         tasks = around * ceildiv(p, width)
         for rows in range(1, _most_rows(vectors, stream, info) + 1):
             if crowd and s % rows:
                 continue
             tiles, lines = of_rows[rows - 1]
-            step = tile_cycles(rows, vectors, lines, far, costs)
+            step = tile_cycles(rows, vectors, step_lines, lines, costs)
             cost = panels * tiles * step * each + panels * seek
             tile = TileSize(rows, vectors)
             if not packed and not (direct and blocks * tiles <= MAX_UNPACKED_USES):

@@ -180,6 +180,7 @@ def _tiles(
     around = prod(typical(a.extent) for a in c.value.axes if a not in axes)
     depth = prod(high(a.extent) for a in c.value.reduce.axes)
     steps = depth // high(lane.extent) * ceildiv(high(lane.extent), width)
+    line, once = _fetched(min(m, n), max(m, n), depth * c.value.dtype.itemsize, info)
     found: list[tuple[TileSize, float]] = []
     for r in range(1, min(m, MAX_ROWS if m < n else MAX_COLUMNS) + 1):
         for s in range(1, min(n, MAX_COLUMNS if m < n else MAX_ROWS) + 1):
@@ -188,8 +189,19 @@ def _tiles(
             if r * s + shared + min(r, s) + others <= info.vector_registers:
                 tiles = around * blocks_of(axes[0].extent, r) * blocks_of(axes[1].extent, s)
                 step = max(r * s, costs.add_latency_cycles) + (load + work[0]) * r + (load + work[1]) * s
-                found.append((TileSize(r, s), tiles * (steps * step + costs.lane_sum_cycles * r * s)))
+                step += line * max(r, s) * width * c.value.dtype.itemsize / costs.line_bytes
+                each = steps * step + costs.lane_sum_cycles * r * s
+                found.append((TileSize(r, s), around * once + tiles * each))
     return found
+
+
+def _fetched(few: int, many: int, row_bytes: int, info: DeviceInfo) -> tuple[float, float]:
+    """Cycles that the multiply-adds do not hide: of a line of the factor with fewer rows, which each tile reads anew,
+    and of all of the other, which is read once."""
+    costs = info.costs
+    anew = costs.hidden_line_cycles if few * row_bytes > info.l1_bytes else 0.0
+    lines = many * row_bytes / costs.line_bytes if many * row_bytes > info.l2_bytes else 0.0
+    return anew, lines * costs.hidden_far_line_cycles
 
 
 def choose(k: Kernel, ways: Dots) -> InnerProducts:
