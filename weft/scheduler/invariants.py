@@ -13,7 +13,7 @@ than a share of the leaves that it is computed from, beside a fixed room.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import graph
@@ -25,12 +25,16 @@ from weft.lazy_dataclass import dataclass
 from weft.scheduler.keeping import nbytes
 from weft.scheduler.layouts import channels_innermost
 from weft.scheduler.panels import panels
+from weft.scheduler.winograd import Tiles, convolutions
 
 FREE_BYTES = 1 << 20
 """The memory that kept values may take whatever they are computed from."""
 
 FREE_PANEL_BYTES = 1 << 26
 """The memory that weights laid out in panels may take, whatever the others."""
+
+FREE_TILES_BYTES = 1 << 26
+"""The memory that weights of convolutions in tiles may take, whatever the others."""
 
 MIN_TABLE_BYTES = 1 << 8
 """Tables of constants that are smaller than this are computed where they are read: kernels know their numbers."""
@@ -56,24 +60,50 @@ class Split:
 def split(outputs: Sequence[Node], staying: Collection[Node], info: DeviceInfo) -> Split | None:
     """The graph of `outputs` in two parts, where values that depend on the leaves `staying` alone are worth keeping on
     a device; None where there are none."""
-    expanded = channels_innermost(expand_calls(outputs), staying, info)
-    order = toposort(expanded)
-    below = _sources(order, frozenset(staying))
-    found = dict.fromkeys(_worth_keeping(_met(order, below), below, _slow(order, below), frozenset(expanded)))
+    plain = expand_calls(outputs)
     share = sum(map(nbytes, staying)) // SHARE
 
     def stand_in(n: Node) -> Node:
         return graph.buffer(n.shape, n.dtype, info.name, None)
 
-    kept = {n: stand_in(n) for n in _within(FREE_BYTES + share, sorted(found, key=nbytes))}
-    laid_out = {p: p.laid_out() for p in panels(order, staying, info)}
-    known = dict(kept)
+    weights, in_tiles = _in_tiles(plain, staying, info, FREE_TILES_BYTES + share, stand_in)
+    expanded = channels_innermost(plain, staying, info, in_tiles)
+    order = toposort(expanded)
+    below = _sources(order, frozenset(staying))
+    found = dict.fromkeys(_worth_keeping(_met(order, below), below, _slow(order, below), frozenset(expanded)))
+    known = {n: stand_in(n) for n in _within(FREE_BYTES + share, sorted(found, key=nbytes))}
+    kept = {**weights, **known}
+    by_gain = sorted(
+        panels(order, staying, info), key=lambda p: p.rows
+    )  # packing is most of what has few rows
+    laid_out = {p: p.laid_out() for p in by_gain}
     for n in _within(FREE_PANEL_BYTES + share, dict.fromkeys(laid_out.values())):
         kept[n] = stand_in(n)
     for p, n in laid_out.items():
         if n in kept:
             (known[p.factor],) = rebuilt([p.factor], {p.weight: p.weight_in(kept[n])})
     return Split(tuple(kept), tuple(kept.values()), tuple(rebuilt(expanded, known))) if kept else None
+
+
+def _in_tiles(
+    outputs: Sequence[Node],
+    staying: Collection[Node],
+    info: DeviceInfo,
+    room: int,
+    stand_in: Callable[[Node], Node],
+) -> tuple[dict[Node, Node], dict[Node, tuple[Tiles, Node]]]:
+    """The convolutions to compute in tiles, as long as there is room for their weights: what stands for each of these,
+    and for each convolution its tiles and what stands for its weight."""
+    weights, found = dict[Node, Node](), dict[Node, tuple[Tiles, Node]]()
+    for n, tiles in convolutions(outputs, staying, info):
+        weight = tiles.weight()
+        if weight not in weights:
+            if tiles.nbytes > room:
+                continue
+            room -= tiles.nbytes
+            weights[weight] = stand_in(weight)
+        found[n] = tiles, weights[weight]
+    return weights, found
 
 
 def _within(room: int, nodes: Iterable[Node]) -> Iterator[Node]:

@@ -12,6 +12,7 @@ a value is computed in its order, and what needs another one reads a view.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import graph, movement
@@ -22,6 +23,7 @@ from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
 from weft.ir.rewrite import over
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.panels import image_lane
+from weft.scheduler.winograd import Tiles
 
 _FOLLOWING = ELEMENTWISE | REDUCE | {Op.CONCAT}
 
@@ -34,20 +36,25 @@ class _Turned:
     made: dict[Node, Node]
     lane: dict[Node, int]
     stored: frozenset[Node]
+    in_tiles: Mapping[Node, tuple[Tiles, Node]]
 
 
 def channels_innermost(
-    outputs: Sequence[Node], weights: Collection[Node], info: DeviceInfo
+    outputs: Sequence[Node],
+    weights: Collection[Node],
+    info: DeviceInfo,
+    in_tiles: Mapping[Node, tuple[Tiles, Node]] = MappingProxyType({}),
 ) -> Sequence[Node]:
     """The graph of `outputs`, values from convolutions by `weights` on with channels innermost, on devices whose lanes
-    run along what is contiguous; the nodes themselves where there are no such convolutions."""
+    run along what is contiguous; the nodes themselves where there are no such convolutions. `in_tiles`: convolutions to
+    compute in tiles, with what stands for their weights."""
     if info.task_kind is not LoopKind.PARALLEL:
         return outputs
     order = toposort(outputs)
     first = {n: a for n in order if (a := image_lane(n, weights, info)) is not None}
     if not first:
         return outputs
-    turned = _Turned({}, {}, frozenset(s for n in first for s in _images(n)))
+    turned = _Turned({}, {}, frozenset(s for n in first for s in _images(n)), in_tiles)
     for n in order:
         turned.made[n] = _in_its_place(n, first, turned)
     return [turned.made[n] for n in outputs]
@@ -65,7 +72,12 @@ def _in_its_place(n: Node, first: Mapping[Node, int], turned: _Turned) -> Node:
         return over(n, inputs)
     turned.lane[n] = lane
     order = (*(a for a in range(len(n.shape)) if a != lane), lane)
-    made = _reduced(n, inputs, order, turned) if n.op in REDUCE else _each(n, inputs, order)
+    if n in turned.in_tiles:
+        tiles, weight = turned.in_tiles[n]
+        results = tiles.convolved(turned.made[tiles.image], weight)
+        made = graph.apply(Op.RESHAPE, (results,), shape=tuple([n.shape[a] for a in order]))
+    else:
+        made = _reduced(n, inputs, order, turned) if n.op in REDUCE else _each(n, inputs, order)
     if n in turned.stored:
         made = graph.apply(Op.CONTIGUOUS, (made,))
     back = tuple([order.index(a) for a in range(len(order))])
