@@ -139,15 +139,19 @@ def _nets(draw: st.DrawFn) -> tuple[Tensor, list[Tensor]]:
 @settings(
     max_examples=60, derandomize=True, suppress_health_check=list(HealthCheck), deadline=None, database=None
 )
-@given(_nets(), st.booleans())
-def test_random_networks_compute_what_they_did(net: tuple[Tensor, list[Tensor]], kept: bool) -> None:
-    """In the reference, to the rounding of sums in another order; with weights laid out in panels too."""
+@given(_nets(), st.booleans(), st.booleans())
+def test_random_networks_compute_what_they_did(
+    net: tuple[Tensor, list[Tensor]], kept: bool, in_tiles: bool
+) -> None:
+    """In the reference, to the rounding of sums in another order; with weights laid out in panels, and convolutions in
+    tiles, too."""
     result, weights = net
     before, after = _turned(result, *weights)
     given_: dict[Node, Any] = {}
     if kept:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("weft.scheduler.panels.MIN_BYTES", 0)
+            patch.setattr("weft.scheduler.winograd.GAIN", float("inf") if in_tiles else 0.0)
             found = split([result.value.node], {w.value.node for w in weights}, INFO)
         if found is not None:
             values = evaluate(found.kept)

@@ -100,6 +100,32 @@ def test_images_that_lie_in_another_way_are_read_where_they_are() -> None:
         assert np.all(np.abs(got - want) <= _bound(x, w, padding=1))
 
 
+def _patches(x: Tensor, w: Tensor, taps: int = 3) -> tuple[Tensor, Tensor]:
+    """Windows of an image, and a weight, as factors.   -> (batch, 1, channels, rows, columns, taps, taps), and so on"""
+    return x.unfold(2, taps, 1).unfold(3, taps, 1).unsqueeze(1), w[None, :, :, None, None]
+
+
+@pytest.mark.usefixtures("always")
+def test_sums_of_products_are_convolutions_whoever_writes_them() -> None:
+    x, w = _leaf(3, 4, 6, 7), _leaf(C, 4, 3, 3)
+    windows, taps = _patches(x, w)
+    every = windows.expand(3, C, 4, 4, 5, 3, 3)
+    for y in (
+        windows * taps,
+        windows[:, :, 1:3] * taps[:, :, 1:3],
+        windows[1:] * taps,
+        windows[..., 1:4, :, :] * taps,
+    ):
+        got, want, _ = _both(y.sum((2, 5, 6)), w)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    assert _found((windows * taps).sum((2, 5, 6)), w)
+    short, _ = _patches(x, w, 2)
+    padded = F.pad(short, (0, 1, 0, 1))[..., :4, :5, :, :]
+    for z in (padded * taps, every[:2] * taps, every[..., 1:, :, :] * taps):
+        got, want, _ = _both(z.sum((2, 5, 6)), w)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.usefixtures("always")
 def test_what_is_no_such_convolution_stays_a_sum() -> None:
     x, w = _leaf(1, 4, 8, 8), _leaf(C, 4, 3, 3)
@@ -136,6 +162,12 @@ def test_tiles_are_taken_where_they_pay() -> None:
     assert not _found(F.conv2d(_leaf(1, 2, 14, 14), few), few), "of few channels the additions are most"
     assert not _found(F.conv2d(_leaf(1, 2 * C, 3, 3), w), w), "of one result most of a tile is nothing"
     assert not _found(F.conv2d(large[:, :2], few), few)
+    mid = _leaf(C, C, 3, 3)
+    assert _found(F.conv2d(large[:, :C, :32, :32], mid), mid)
+    assert not _found(F.conv2d(large[:, :C], mid), mid), "what is between the kernels comes from memory"
+    deep = weft.zeros(8 * C, 8 * C, 3, 3).realize()
+    assert _found(F.conv2d(weft.zeros(1, 8 * C, 32, 32), deep, padding=1), deep)
+    assert not _found(F.conv2d(weft.zeros(1, 8 * C, 8, 8), deep, padding=1), deep), "weights are most of it"
 
 
 def _gained(x: Any, w: Any) -> tuple[float, float]:
@@ -147,6 +179,15 @@ def _gained(x: Any, w: Any) -> tuple[float, float]:
     exact = F.conv2d(weft.tensor(x.astype(float)), weft.tensor(w.astype(float)), padding=1).numpy()
     assert count == 1
     return float(np.abs(got - exact).max()), float(np.abs(want - exact).max())
+
+
+@pytest.mark.usefixtures("always")
+def test_weights_are_rounded_once() -> None:
+    w = _leaf(C, 3, 3, 3)
+    (tiles,) = _found(F.conv2d(_leaf(1, 3, 8, 8), w), w).values()
+    g = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+    exact = np.einsum("ar,kcrs,bs->abck", g, w.numpy().astype(float), g).astype(np.float32)
+    np.testing.assert_array_equal(evaluate([tiles.weight()])[0], exact.reshape(16, 1, 3, C))
 
 
 def test_errors_are_a_few_times_those_of_the_sum() -> None:

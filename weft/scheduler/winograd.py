@@ -28,7 +28,7 @@ from weft.backends.protocol import DeviceInfo
 from weft.ir import graph, movement
 from weft.ir.dtypes import float32, float64, int32
 from weft.ir.graph import Along, Axes, Box, Node, Padding, toposort
-from weft.ir.index import Int, Var, ceildiv, coefficient, variables
+from weft.ir.index import Int, Var, ceildiv, variables
 from weft.ir.loops import LoopKind
 from weft.ir.numerics import pinned
 from weft.ir.ops import MOVEMENT, Op
@@ -57,12 +57,11 @@ GAIN = 0.9
 @dataclass(frozen=True, slots=True)
 class Tiles:
     """A convolution in tiles. `image`: a view of what it reads, and of that the axes in the order batch, rows, columns,
-    channels (`axes`); `start`: the first row and column that it reads. `taps`: the axes of `leaf`, a weight, in the
+    channels (`axes`). `taps`: the axes of `leaf`, a weight, in the
     order rows, columns, channels, results."""
 
     image: Node
     axes: tuple[tuple[int, ...], int, int, int]
-    start: tuple[int, int]
     leaf: Node
     taps: tuple[int, int, int, int]
     batch: int
@@ -110,7 +109,7 @@ class Tiles:
         m = _shaped(_apply(Op.CONTIGUOUS, product), (SPAN, SPAN, self.batch, down, across, of))
         tiled = _apply(Op.PERMUTE, _of_products(_of_products(m, 0), 1), Axes((2, 3, 0, 4, 1, 5)))
         made = _shaped(tiled, (self.batch, TILE * down, TILE * across, of))
-        return _part(made, (0, 0, 0, 0), (self.batch, *self.results, of))
+        return _part(made, (self.batch, *self.results, of))
 
     def _padded(self, image: Node) -> Node:
         """Elements of the image that the tiles read, zeros where they go beyond the last results.
@@ -119,7 +118,7 @@ class Tiles:
         x = _apply(Op.PERMUTE, image, Axes((*batch, rows, columns, channels)))
         x = _shaped(x, (self.batch, *(_size(image, a) for a in (rows, columns, channels))))
         read = [n + TAPS - 1 for n in self.results]
-        x = _part(x, (0, *self.start, 0), (self.batch, *read, _size(image, channels)))
+        x = _part(x, (self.batch, *read, _size(image, channels)))
         more = [TILE * t - n for t, n in zip(self.tiles, self.results, strict=True)]
         return _apply(Op.PAD, x, Padding((0,) * 4, (0, *more, 0), (0,) * 4)) if any(more) else x
 
@@ -168,23 +167,21 @@ def _recognised(
     image, of_axis = seen
     slides = {i: d for d, i in of_axis.items() if len(variables(i)) > 1}
     rows, columns = free[-2:]
-    reads: list[tuple[int, int, Var]] = []  # the axis of the image, where it begins, and the taps along it
-    for v in (rows, columns):
-        at = next((i for i in slides if coefficient(i, v) == 1), None)
-        tap = next((t for t in taps if at is not None and coefficient(at, t) == 1), None)
-        if at is None or tap is None or set(variables(at)) != {v, tap}:
-            return None
-        first = at - v - tap
-        if not isinstance(first, int):
-            return None
-        reads.append((slides[at], first, tap))
-    (row_axis, top, down), (column_axis, left, across) = reads
+    reads = [next(((slides[v + t], t) for t in taps if v + t in slides), None) for v in (rows, columns)]
+    if reads[0] is None or reads[1] is None:
+        return None
+    (row_axis, down), (column_axis, across) = reads[0], reads[1]
     (channel,) = [v for v in summed if v not in (down, across)] or [None]
     if channel is None or down is across or len(summed) != 3 or len(slides) != 2:
         return None
     channels = next((d for d, i in of_axis.items() if i is channel), None)
     batch = tuple([d for d in sorted(of_axis) if d not in (row_axis, column_axis, channels)])
+    whole = {
+        d: i.hi + 1 if isinstance(i, Var) else 1 for d, i in of_axis.items() if d in batch or d == channels
+    }
     if channels is None or [i for d in batch if (i := of_axis[d]) != 0] != free[:-2]:
+        return None
+    if any(image.shape[d] != n for d, n in whole.items()):
         return None
     of = found.at[found.lane].hi + 1
     results = rows.hi + 1, columns.hi + 1
@@ -197,7 +194,6 @@ def _recognised(
     return Tiles(
         image,
         (batch, row_axis, column_axis, channels),
-        (top, left),
         found.weight,
         order,
         count,
@@ -209,7 +205,7 @@ def _recognised(
 def _image(
     other: Node, at: tuple[Var, ...], free: Sequence[Var], summed: Sequence[Var]
 ) -> tuple[Node, dict[int, Int]] | None:
-    """The value of which `other` is a view that names each of its elements by an index of its own, and that index."""
+    """The image of which `other` is a view with windows that slide over rows and columns, and the index into it."""
     n, index = other, tuple[Int, ...](at)
     used = {*free, *summed}
     if len(free) < 2:
@@ -220,7 +216,13 @@ def _image(
             return None
         n, index = n.inputs[0], source.index
         names = [v for i in index for v in variables(i)]
-        if len(names) == len(used) and set(names) == used and all(isinstance(x, int) for x in n.shape):
+        slides = sum(len(variables(i)) > 1 for i in index) == 2  # each is rows and taps, or columns and taps
+        if (
+            slides
+            and len(names) == len(used)
+            and set(names) == used
+            and all(isinstance(x, int) for x in n.shape)
+        ):
             return n, dict(enumerate(index))
     return None
 
@@ -291,8 +293,8 @@ def _lines(x: Node, axis: int, count: int, size: int) -> list[Node]:
     return [graph.apply(Op.SHRINK, (x,), Box(s, step), shape=shape) for s in start]
 
 
-def _part(x: Node, start: tuple[int, ...], shape: tuple[int, ...]) -> Node:
-    return graph.apply(Op.SHRINK, (x,), Box(start, (1,) * len(start)), shape=shape)
+def _part(x: Node, shape: tuple[int, ...]) -> Node:
+    return graph.apply(Op.SHRINK, (x,), Box((0,) * len(shape), (1,) * len(shape)), shape=shape)
 
 
 def _shaped(x: Node, shape: Sequence[Int]) -> Node:
