@@ -155,13 +155,3 @@ def test_both_parts_of_random_graphs_compute_what_the_graph_does(program: GraphP
         evaluate(found.outputs, given=arrays | kept), evaluate(nodes, given=arrays), strict=True
     ):
         assert got.tobytes() == want.tobytes()
-
-
-def test_where_room_is_short_weights_of_few_rows_are_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(invariants, "FREE_PANEL_BYTES", 0)
-    monkeypatch.setattr(invariants, "SHARE", 2)
-    few, many, w, v = _leaves((8, 64), (512, 64), (256, 64), (256, 64))
-    results = [(many @ v.T).value.node, (few @ w.T).value.node]
-    found = split(results, {w.value.node, v.value.node}, INFO)
-    assert found is not None and len(found.kept) == 1
-    assert w.value.node in weft.ir.graph.toposort(found.kept)

@@ -25,16 +25,16 @@ class CostModel:
     add_latency_cycles: float = 4.0
     """From one addition to the next that depends on it. Source: Fog, instruction tables, of Zen and Skylake."""
 
-    step_cycles: float = 0.7
+    step_cycles: float = 0.8
     """A step of a sum beside its multiply-adds: the index, the branch. Source: decision 174."""
 
-    hidden_load_cycles: float = 0.15
+    hidden_load_cycles: float = 0.25
     """A load that the multiply-adds beside it nearly hide. Source: decision 174."""
 
-    hidden_line_cycles: float = 0.3
+    hidden_line_cycles: float = 0.05
     """A line from the second cache that the multiply-adds beside it nearly hide. Source: decision 174."""
 
-    hidden_far_line_cycles: float = 4.0
+    hidden_far_line_cycles: float = 3.5
     """A line from behind the second cache that the multiply-adds beside it partly hide. Source: decision 174."""
 
     vector_load_cycles: float = 0.6

@@ -30,7 +30,7 @@ from weft.scheduler.winograd import Tiles, convolutions
 FREE_BYTES = 1 << 20
 """The memory that kept values may take whatever they are computed from."""
 
-FREE_PANEL_BYTES = 1 << 26
+FREE_PANEL_BYTES = 3 << 25
 """The memory that weights laid out in panels may take, whatever the others."""
 
 FREE_TILES_BYTES = 1 << 26
@@ -73,10 +73,7 @@ def split(outputs: Sequence[Node], staying: Collection[Node], info: DeviceInfo) 
     found = dict.fromkeys(_worth_keeping(_met(order, below), below, _slow(order, below), frozenset(expanded)))
     known = {n: stand_in(n) for n in _within(FREE_BYTES + share, sorted(found, key=nbytes))}
     kept = {**weights, **known}
-    by_gain = sorted(
-        panels(order, staying, info), key=lambda p: p.rows
-    )  # packing is most of what has few rows
-    laid_out = {p: p.laid_out() for p in by_gain}
+    laid_out = {p: p.laid_out() for p in panels(order, staying, info)}
     for n in _within(FREE_PANEL_BYTES + share, dict.fromkeys(laid_out.values())):
         kept[n] = stand_in(n)
     for p, n in laid_out.items():

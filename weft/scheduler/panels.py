@@ -35,21 +35,20 @@ MIN_FULL = 0.7
 WIDTHS = (4, 3, 2, 1)
 """Vectors of a panel's width, the preferred first of those that take the same time."""
 
-SAME_TIME = 0.02
+SAME_TIME = 0.01
 """The share of it by which times may differ that are taken for the same, so that few sizes need panels of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Panels:
     """A factor of a product that is a view of the leaf `weight`, whose axis number `axis` runs along lanes. `steps`:
-    its other axes, the outermost of a panel first. `rows`: results that read each panel."""
+    its other axes, the outermost of a panel first."""
 
     factor: Node
     weight: Node
     axis: int
     width: int
     steps: tuple[int, ...]
-    rows: int
 
     def laid_out(self) -> Node:
         """The weight in panels."""
@@ -155,7 +154,7 @@ def _of_product(
     tiled = _tiled(other, at, axes.axes, lane)
     large = tiled == rows and rows * summed * weight.dtype.itemsize > info.l2_bytes
     width = panel_width(n, tiled, info, weight.dtype, large)
-    return Panels(factor, weight, dims[0], width, _steps(found, dims[0], other), rows) if width else None
+    return Panels(factor, weight, dims[0], width, _steps(found, dims[0], other)) if width else None
 
 
 def _tiled(other: Node, at: tuple[Var, ...], summed: tuple[int, ...], lane: int) -> int:
@@ -167,7 +166,9 @@ def _tiled(other: Node, at: tuple[Var, ...], summed: tuple[int, ...], lane: int)
     for i in index:
         on = {v for v in variables(i) if v.hi > 0}
         places = on - steps
-        if places and (on & steps or (len(on) == 1 and coefficient(i, *on) != 1)):
+        if places and (on & steps or any(coefficient(i, v) is None for v in places)):
+            return sizes[-1]
+        if len(places) == 1 and coefficient(i, *places) != 1:
             return sizes[-1]
     return prod(sizes)
 
