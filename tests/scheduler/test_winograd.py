@@ -21,7 +21,7 @@ from weft.ir.loops import LoopKind
 from weft.ir.ops import Op
 from weft.scheduler.invariants import split
 from weft.scheduler.layouts import channels_innermost
-from weft.scheduler.winograd import Tiles, convolutions
+from weft.scheduler.winograd import TiledConvolution, convolutions
 from weft.testing.reference import evaluate
 
 INFO = open_device("dummy:0").info
@@ -31,7 +31,7 @@ EPS = float(np.finfo(np.float32).eps)
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Tiles wherever they can be, whatever they take."""
+    """TiledConvolution wherever they can be, whatever they take."""
     monkeypatch.setattr("weft.scheduler.winograd.GAIN", float("inf"))
     yield
 
@@ -41,7 +41,7 @@ def _leaf(*shape: int, seed: int = 0, dtype: weft.DType = weft.float32) -> Tenso
     return weft.tensor(drawn, dtype=dtype).realize()
 
 
-def _found(result: Tensor, *weights: Tensor) -> dict[Node, Tiles]:
+def _found(result: Tensor, *weights: Tensor) -> dict[Node, TiledConvolution]:
     return dict(convolutions(expand_calls([result.value.node]), {w.value.node for w in weights}, INFO))
 
 

@@ -25,7 +25,7 @@ from weft.lazy_dataclass import dataclass
 from weft.scheduler.keeping import nbytes
 from weft.scheduler.layouts import channels_innermost
 from weft.scheduler.panels import panels
-from weft.scheduler.winograd import Tiles, convolutions
+from weft.scheduler.winograd import TiledConvolution, convolutions
 
 FREE_BYTES = 1 << 20
 """The memory that kept values may take whatever they are computed from."""
@@ -88,10 +88,10 @@ def _in_tiles(
     info: DeviceInfo,
     room: int,
     stand_in: Callable[[Node], Node],
-) -> tuple[dict[Node, Node], dict[Node, tuple[Tiles, Node]]]:
+) -> tuple[dict[Node, Node], dict[Node, tuple[TiledConvolution, Node]]]:
     """The convolutions to compute in tiles, as long as there is room for their weights: what stands for each of these,
     and for each convolution its tiles and what stands for its weight."""
-    weights, found = dict[Node, Node](), dict[Node, tuple[Tiles, Node]]()
+    weights, found = dict[Node, Node](), dict[Node, tuple[TiledConvolution, Node]]()
     for n, tiles in convolutions(outputs, staying, info):
         weight = tiles.weight()
         if weight not in weights:

@@ -23,7 +23,7 @@ from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
 from weft.ir.rewrite import over
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.panels import image_lane
-from weft.scheduler.winograd import Tiles
+from weft.scheduler.winograd import TiledConvolution
 
 _FOLLOWING = ELEMENTWISE | REDUCE | {Op.CONCAT}
 
@@ -36,14 +36,14 @@ class _Turned:
     made: dict[Node, Node]
     lane: dict[Node, int]
     stored: frozenset[Node]
-    in_tiles: Mapping[Node, tuple[Tiles, Node]]
+    in_tiles: Mapping[Node, tuple[TiledConvolution, Node]]
 
 
 def channels_innermost(
     outputs: Sequence[Node],
     weights: Collection[Node],
     info: DeviceInfo,
-    in_tiles: Mapping[Node, tuple[Tiles, Node]] = MappingProxyType({}),
+    in_tiles: Mapping[Node, tuple[TiledConvolution, Node]] = MappingProxyType({}),
 ) -> Sequence[Node]:
     """The graph of `outputs`, values from convolutions by `weights` on with channels innermost, on devices whose lanes
     run along what is contiguous; the nodes themselves where there are no such convolutions. `in_tiles`: convolutions to

@@ -9,14 +9,14 @@
             0   0   1           0  1  0 -1
 
 What is summed over channels stands between the brackets, so that a convolution is 16 products of matrices, tiles x
-channels by channels x channels. The weight's side (`Tiles.weight`) is computed once; the image's and the results' are
-additions. Source: Winograd, Arithmetic Complexity of Computations (1980); Lavin and Gray, Fast Algorithms for
-Convolutional Neural Networks (2016).
+channels by channels x channels. The weight's side (`TiledConvolution.weight`) is computed once; the image's and the
+results' are additions. Source: Winograd, Arithmetic Complexity of Computations (1980); Lavin and Gray, Fast Algorithms
+for Convolutional Neural Networks (2016).
 
-A result is a sum of products as long as the channels are many, of factors that are up to four times as large, and each
-of these has a rounding more: errors are up to three times those of the sum of all taps, far below its bound
-(decision 175). An infinity makes NaN of the 2 x 2 results around. Larger tiles take fewer products, and are ten times
-less accurate.
+A result is of the elements that its taps reach, and no others. Factors are up to four times as large as these, and
+each has roundings of its own: errors are up to three times those of the sum of all taps, far below its bound
+(decision 175), and an infinity gives NaN where it would have given an infinity. Larger tiles take fewer products, and
+are ten times less accurate.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ GAIN = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles:
+class TiledConvolution:
     """A convolution in tiles. `image`: a view of what it reads, and of that the axes in the order batch, rows, columns,
-    channels (`axes`). `taps`: the axes of `leaf`, a weight, in the
-    order rows, columns, channels, results."""
+    channels (`axes`). `taps`: the axes of `leaf`, a weight, in the order rows, columns, channels, results. `batch`:
+    images; `results`: rows and columns of one's; `width`: results of a panel."""
 
     image: Node
     axes: tuple[tuple[int, ...], int, int, int]
@@ -70,7 +70,7 @@ class Tiles:
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """Tiles of an image: down, and across."""
+        """TiledConvolution of an image: down, and across."""
         down, across = self.results
         return ceildiv(down, TILE), ceildiv(across, TILE)
 
@@ -125,7 +125,7 @@ class Tiles:
 
 def convolutions(
     outputs: Sequence[Node], weights: Collection[Node], info: DeviceInfo
-) -> Iterator[tuple[Node, Tiles]]:
+) -> Iterator[tuple[Node, TiledConvolution]]:
     """The sums of products below `outputs` that are to be computed in tiles."""
     if info.task_kind is LoopKind.PARALLEL and not pinned():
         for n in toposort(outputs):
@@ -133,7 +133,7 @@ def convolutions(
                 yield n, tiles
 
 
-def tiles_of(total: Node, weights: Collection[Node], info: DeviceInfo) -> Tiles | None:
+def tiles_of(total: Node, weights: Collection[Node], info: DeviceInfo) -> TiledConvolution | None:
     """A sum of products as a convolution in tiles; None where it is no convolution by 3 x 3 taps one after the other
     with one of `weights`, or the sum of all taps is as fast."""
     if total.op is not Op.SUM or total.inputs[0].op is not Op.MUL:
@@ -150,7 +150,7 @@ def tiles_of(total: Node, weights: Collection[Node], info: DeviceInfo) -> Tiles 
 
 def _recognised(
     total: Node, factor: Node, other: Node, weights: Collection[Node], info: DeviceInfo
-) -> Tiles | None:
+) -> TiledConvolution | None:
     """The convolution by `factor`."""
     found, axes = weight_factor(total, factor, other, weights), total.attrs
     if found is None or not isinstance(axes, Axes) or len(found.weight.shape) != 4:
@@ -191,15 +191,8 @@ def _recognised(
     if width is None:
         return None
     order = place[down], place[across], place[channel], place[found.at[found.lane]]
-    return Tiles(
-        image,
-        (batch, row_axis, column_axis, channels),
-        found.weight,
-        order,
-        count,
-        results,
-        width,
-    )
+    axis_of = (batch, row_axis, column_axis, channels)
+    return TiledConvolution(image, axis_of, found.weight, order, count, results, width)
 
 
 def _image(
@@ -212,22 +205,17 @@ def _image(
         return None
     while n.op in MOVEMENT and n.storage is None:
         source = movement.source(n, index)
-        if source.guard:
+        if source.guard or not all(isinstance(x, int) for x in n.inputs[0].shape):
             return None
         n, index = n.inputs[0], source.index
         names = [v for i in index for v in variables(i)]
-        slides = sum(len(variables(i)) > 1 for i in index) == 2  # each is rows and taps, or columns and taps
-        if (
-            slides
-            and len(names) == len(used)
-            and set(names) == used
-            and all(isinstance(x, int) for x in n.shape)
-        ):
+        slides = sum(len(variables(i)) > 1 for i in index) == 2  # rows with taps, and columns with taps
+        if slides and len(names) == len(used) and set(names) == used:
             return n, dict(enumerate(index))
     return None
 
 
-def _pays(t: Tiles, info: DeviceInfo) -> bool:
+def _pays(t: TiledConvolution, info: DeviceInfo) -> bool:
     """The tiles take less time than the sum of all taps."""
     (summed, of), lanes, itemsize = t.channels, info.lanes(t.leaf.dtype), t.leaf.dtype.itemsize
     line = info.costs.line_bytes / itemsize
