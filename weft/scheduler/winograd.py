@@ -21,7 +21,7 @@ are ten times less accurate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
@@ -89,7 +89,7 @@ class TiledConvolution:
         """G w G' in panels, from the weight.   -> (16, results / width, channels, width)"""
         summed, of = self.channels
         w = _apply(Op.PERMUTE, graph.apply(Op.CAST, (self.leaf,), dtype=float64), Axes(self.taps))
-        made = graph.apply(Op.CAST, (_both_ways(w, (0, 1), TAPS, (1, 1), _of_taps),), dtype=self.leaf.dtype)
+        made = graph.apply(Op.CAST, (_of_taps(_of_taps(w, 0), 1),), dtype=self.leaf.dtype)
         cut = _shaped(made, (SPAN * SPAN, summed, of // self.width, self.width))
         return _apply(Op.CONTIGUOUS, _apply(Op.PERMUTE, cut, Axes((0, 2, 1, 3))))
 
@@ -98,7 +98,7 @@ class TiledConvolution:
         -> (batch, rows, columns, channels)"""
         (down, across), (summed, of), count = self.tiles, self.channels, SPAN * SPAN
         every = self.batch * down * across
-        spread = _both_ways(self._padded(image), (1, 2), SPAN, (down, across), _of_image)
+        spread = _spread(self._padded(image), (down, across))
         panels = _shaped(_apply(Op.PERMUTE, weight, Axes((0, 1, 3, 2))), (count, 1, of, summed))
         whole = (count, every, of, summed)
         factors = [
@@ -235,10 +235,28 @@ def _pays(t: TiledConvolution, info: DeviceInfo) -> bool:
     return products + around + stored(spread) + stored(made) < GAIN * sums
 
 
-def _of_taps(w: Sequence[Node]) -> list[Node]:
-    """G w."""
-    ends, half = _add(w[0], w[2]), graph.const(0.5, w[0].dtype, w[0].shape)
-    return [w[0], _times(half, _add(ends, w[1])), _times(half, _sub(ends, w[1])), w[2]]
+def _of_taps(w: Node, axis: int) -> Node:
+    """G w along an axis, whose row k is (4 - k) // 2, k (3 - k) / 2 (3 - 2 k) and (k + 1) // 2, halved: one expression
+    for all rows is a quarter of the code.   -> as w, 4 along the axis"""
+    shape = (*w.shape[:axis], SPAN, *w.shape[axis + 1 :])
+    k = graph.arange(SPAN, int32)
+
+    def number(n: int) -> Node:
+        return graph.const(n, int32, (SPAN,))
+
+    def halved(n: Node) -> Node:
+        return graph.apply(Op.FLOORDIV, (n, number(2)))
+
+    middle = _times(halved(_times(k, _sub(number(3), k))), _sub(number(3), _add(k, k)))
+    rows = halved(_sub(number(4), k)), middle, halved(_add(k, number(1)))
+    terms = [
+        _times(
+            _along(axis, graph.apply(Op.CAST, (r,), dtype=w.dtype), shape),
+            graph.apply(Op.EXPAND, (x,), shape=shape),
+        )
+        for r, x in zip(rows, _lines(w, axis, TAPS, 1), strict=True)
+    ]
+    return _times(graph.const(0.5, w.dtype, shape), _add(_add(terms[0], terms[2]), terms[1]))
 
 
 def _of_image(x: Sequence[Node]) -> list[Node]:
@@ -255,21 +273,19 @@ def _of_products(m: Node, axis: int) -> Node:
     first, second = (graph.apply(Op.EXPAND, (n,), shape=shape) for n in _lines(m, axis, SPAN, 1)[1:3])
     which = graph.apply(Op.CAST, (graph.arange(TILE, int32),), dtype=m.dtype)
     sign = _sub(graph.const(1.0, m.dtype, (TILE,)), _add(which, which))
-    spread = _shaped(sign, [TILE if a == axis else 1 for a in range(len(shape))])
-    return _add(first, _times(graph.apply(Op.EXPAND, (spread,), shape=shape), _add(second, ends)))
+    return _add(first, _times(_along(axis, sign, shape), _add(second, ends)))
 
 
-def _both_ways(
-    x: Node,
-    axes: tuple[int, int],
-    count: int,
-    sizes: tuple[int, int],
-    one: Callable[[Sequence[Node]], list[Node]],
-) -> Node:
-    """`one` of the `count` elements that follow each other along the first axis, and of each of these along the second,
-    all in a row.   -> (the number of them, *the others, of the given sizes)"""
-    rows = one(_lines(x, axes[0], count, sizes[0]))
-    made = [n for r in rows for n in one(_lines(r, axes[1], count, sizes[1]))]
+def _along(axis: int, x: Node, shape: tuple[Int, ...]) -> Node:
+    """The elements of `x` along an axis, each in all of the others."""
+    spread = _shaped(x, [n if a == axis else 1 for a, n in enumerate(shape)])
+    return graph.apply(Op.EXPAND, (spread,), shape=shape)
+
+
+def _spread(x: Node, tiles: tuple[int, int]) -> Node:
+    """B' x B of each tile of an image.   -> (16, batch, down, across, channels)"""
+    rows = _of_image(_lines(x, 1, SPAN, tiles[0]))
+    made = [n for r in rows for n in _of_image(_lines(r, 2, SPAN, tiles[1]))]
     return graph.apply(Op.CONCAT, tuple([_shaped(n, (1, *n.shape)) for n in made]), Along(0))
 
 
