@@ -38,7 +38,13 @@ Answer: TypeAlias = Callable[[bool | None], object]
 """A function that is called with True when a plan is on disk, with False when it could not be built, and with None when
 the program ends before."""
 
-_START = "import sys; sys.path[:] = {path!r}; from weft.scheduler.basic.worker import main; main({parent})"
+NICENESS = 19
+"""Steps by which the worker gives way to other processes."""
+
+_START = (
+    "import os, sys; os.nice({niceness}); sys.path[:] = {path!r};"  # before its imports, which take longer than steps
+    " from weft.scheduler.basic.worker import main; main({parent})"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +85,7 @@ class _Worker:
     """A running worker, and what is to be called with the success of each of its jobs, in order."""
 
     def __init__(self) -> None:
-        code = _START.format(path=sys.path, parent=os.getpid())
+        code = _START.format(niceness=NICENESS, path=sys.path, parent=os.getpid())
         self.process = subprocess.Popen(
             [sys.executable, "-c", code],
             stdin=subprocess.PIPE,

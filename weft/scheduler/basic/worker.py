@@ -20,9 +20,6 @@ from weft.scheduler.build import Job
 from weft.scheduler.programs import compiled
 from weft.scheduler.signature import snapshot
 
-NICENESS = 19
-"""Steps by which the worker gives way to other processes."""
-
 IDLE_SECONDS = 20.0
 """The time without a job after which the worker ends."""
 
@@ -32,7 +29,6 @@ POLL_SECONDS = 1.0
 
 def main(parent: int) -> None:
     """Work for the process `parent`, as long as it lives and has something to do."""
-    os.nice(NICENESS)
     answers = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)  # what compilers print is no answer
