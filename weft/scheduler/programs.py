@@ -27,6 +27,7 @@ from weft.ir.ops import Op
 from weft.ir.passes import pipeline
 from weft.ir.passes.fma import contract
 from weft.ir.passes.pinned import fused, settle_products
+from weft.ir.passes.quotients import divide_by_products
 from weft.lazy_dataclass import dataclass
 from weft.scheduler import kernel_cache
 from weft.scheduler.disk_cache import store_image
@@ -55,6 +56,9 @@ _compiled: OrderedDict[tuple[Algorithm, Hashable, bool], CompiledProgram] = Orde
 """By algorithm, class of devices, and whether plans keep these busy."""
 _numbers = itertools.count()
 
+_IN_FMA = (contract, divide_by_products)
+"""Passes that make multiply-adds."""
+
 Scheduler = Callable[[Algorithm, DeviceInfo], Kernel]
 
 
@@ -74,9 +78,9 @@ def optimized(program: Program, info: DeviceInfo, pinned: bool = False) -> Progr
     program = expand(program, native, functions)
     check_supported(program, info)
     if pinned:
-        passes = [settle_products if p is contract else p for p in pipeline.DEFAULT]
+        passes = [settle_products if p is contract else p for p in pipeline.DEFAULT if p not in _IN_FMA[1:]]
     else:
-        passes = [p for p in pipeline.DEFAULT if p is not contract or Op.FMA in info.native]
+        passes = [p for p in pipeline.DEFAULT if p not in _IN_FMA or Op.FMA in info.native]
     return pipeline.run(program, passes, settings.verify())
 
 

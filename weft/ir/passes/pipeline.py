@@ -14,6 +14,7 @@ from weft.ir.passes.dead import remove_dead
 from weft.ir.passes.fma import contract
 from weft.ir.passes.licm import hoist
 from weft.ir.passes.peel import peel
+from weft.ir.passes.quotients import divide_by_products
 from weft.ir.passes.simplify import simplify
 from weft.ir.passes.strength import reduce_strength
 
@@ -25,6 +26,7 @@ DEFAULT: tuple[Pass, ...] = (
     peel,
     simplify,  # with the ranges of the split loops
     reduce_strength,
+    divide_by_products,
     hoist,
     share,
     remove_dead,
