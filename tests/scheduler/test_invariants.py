@@ -84,6 +84,14 @@ def test_a_small_table_that_takes_long_is_kept() -> None:
     assert _shapes(_split(x * (a * b), a, b)) == []
 
 
+def test_a_root_for_each_channel_is_kept() -> None:
+    """What a batch norm multiplies by, which takes as long as thirty products in each element otherwise."""
+    x, variance, weight = _leaves((8, 4, 6), (4,), (4,))
+    factor = (variance + 1e-5).rsqrt().reshape(4, 1)
+    assert _shapes(_split(x * factor * weight.reshape(4, 1), variance, weight)) == [(4,)]
+    assert _shapes(_split(x * (variance + 1e-5).reshape(4, 1), variance)) == []
+
+
 def test_weights_that_are_stored_in_few_bits_stay_so() -> None:
     x = _leaf(1, 1024)
     w = _leaf(1024, 1024, dtype=weft.int8)

@@ -187,6 +187,8 @@ COMPARE = _ops(lambda i: i.compares)
 TRANSCENDENTAL = _ops(lambda i: i.transcendental)
 EXPANDED = TRANSCENDENTAL | {Op.THREEFRY}
 """Elementwise ops of many instructions, which `weft.ir.math` writes out for devices that do not have them."""
+SLOW = _ops(lambda i: i.category is Category.ELEMENTWISE and i.cost >= 4)
+"""Elementwise ops that take as long as several others: divisions, roots, and what is expanded."""
 CONVERSIONS = frozenset({Op.CAST, Op.BITCAST})
 """Ops whose result has a dtype that is given, not one that follows from the operands."""
 REDUCE = _ops(lambda i: i.category is Category.REDUCE)

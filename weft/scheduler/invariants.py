@@ -19,7 +19,7 @@ from weft.backends.protocol import DeviceInfo
 from weft.ir import graph
 from weft.ir.calls import expand_calls
 from weft.ir.graph import Node, toposort
-from weft.ir.ops import EXPANDED, MOVEMENT, REDUCE, Op
+from weft.ir.ops import MOVEMENT, REDUCE, SLOW, Op
 from weft.ir.rewrite import rebuilt
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.keeping import nbytes
@@ -45,7 +45,7 @@ SHARE = 4
 _VIEWS = MOVEMENT | {Op.BITCAST}
 """Ops that give the same bits other names."""
 
-_LONG = EXPANDED | REDUCE | {Op.GATHER, Op.SCATTER, Op.LOOP}
+_LONG = SLOW | REDUCE | {Op.GATHER, Op.SCATTER, Op.LOOP}
 
 
 @dataclass(frozen=True, slots=True)
