@@ -42,7 +42,7 @@ from weft.scheduler.optimize.extents import divides, typical
 from weft.scheduler.optimize.levels import SUM_CHAIN, apart, in_levels, long, pinned_steps, summed
 from weft.scheduler.optimize.prefetch import ask_for_rows, prefetch
 from weft.scheduler.optimize.rule import Choice, Rule
-from weft.scheduler.optimize.staging import fits, stage_repeated, stage_shared
+from weft.scheduler.optimize.staging import fits, stage_columns, stage_repeated, stage_shared
 from weft.scheduler.optimize.steps import extent as extent_of
 from weft.scheduler.optimize.steps import sized, split, typical_extent
 
@@ -118,6 +118,8 @@ def choose(form: Anything, info: DeviceInfo) -> Staged:
     found: list[Staging] = []
     for start, staged in ((shared, rows), (form.kernel, ())) if rows else ((form.kernel, ()),):
         once, whole = stage_repeated(start)
+        once, columns = stage_columns(once)
+        whole += columns
         found += [Staging(once, staged, whole)] if staged or whole else []
     found.append(Staging(form.kernel))
     names = list(map(str, found))
@@ -162,6 +164,10 @@ def _nests(k: Kernel, info: DeviceInfo, staged: frozenset[str] = frozenset()) ->
             k = _part(k, item.name, info)
         elif isinstance(item, ItemValue):
             k = _value(k, item, info, closed, staged)
+            if (
+                item.reduce is None
+            ):  # what it is computed from is there for all of it: its lanes are a panel's
+                closed |= {s.var.name for s in k.nests[item.name].loops}
     return k
 
 
@@ -370,7 +376,7 @@ def _output_panels(
     k: Kernel, out: Output, shape: _Shape, v: str, register: int, info: DeviceInfo, big: bool
 ) -> tuple[Kernel, frozenset[str]]:
     """Panels of results whose values are computed for all of a panel; the loops inside one."""
-    width = _panel(k, typical_extent(k, v), register, info, big and not shape.shared)
+    width = _panel(k, typical_extent(k, v), register, info, big and not shape.shared, bool(shape.outer))
     unsized = not sized(k, v)
     if unsized and not _long_columns(k):
         width = max(width // MIN_RUNTIME_STEPS // register, 1) * register
@@ -429,18 +435,18 @@ def lanes(k: Kernel, loop: str, count: int) -> Kernel:
     return attempt(k, Vectorize(inner))
 
 
-def _panel(k: Kernel, extent: int, lanes: int, info: DeviceInfo, big: bool) -> int:
+def _panel(k: Kernel, extent: int, lanes: int, info: DeviceInfo, big: bool, rows: bool) -> int:
     """Results per panel: they fill half of the first-level cache, but each core has some.
 
     One panel for each where values run down columns, since narrow panels read short pieces of rows; more where they
-    run along rows, to even out what the cores are slowed by.
+    run along rows, to even out what the cores are slowed by: less than a vector even, but of several `rows` of results.
     """
     width = min(extent, info.l1_bytes // 8)
     if big and all(
         _along_rows(k, i) for i in k.algorithm.items if isinstance(i, ItemValue) and i.reduce is not None
     ):
         width = min(width, ceildiv(extent, parallel.tasks(extent, info)))
-        return width if width < lanes else ceildiv(width, lanes) * lanes
+        return width if width < lanes and not rows else ceildiv(width, lanes) * lanes
     if big:
         width = min(width, max(lanes * VECTORS_IN_FLIGHT, ceildiv(extent, info.cores)))
     return ceildiv(width, lanes) * lanes

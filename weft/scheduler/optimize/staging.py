@@ -9,6 +9,11 @@ input. What does not depend on all of a reduction's results is computed once for
 
     y(j) = sum k: gelu(h[k]) * w[j, k]   ->   g(k) = gelu(h[k]);   y(j) = sum k: g(k) * w[j, k]
 
+The same holds of an output's parts that all rows need alike, along which its lanes run, so that no loop can be left by
+them (a column's factor of batch norms, or of squeeze-and-excitation):
+
+    y(i, j) = x[i, j] / sqrt(v[j] + e)   ->   f(j) = sqrt(v[j] + e);   y(i, j) = x[i, j] / f(j)
+
 So is a small operand turned that lies across the lanes, such as the taps of a depthwise convolution, channels last:
 
     y(i, c) = sum t: x[i + t, c] * w[c, t]   ->   v(t, c) = w[c, t];   y(i, c) = sum t: x[i + t, c] * v(t, c)
@@ -17,21 +22,23 @@ So is a small operand turned that lies across the lanes, such as the taps of a d
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import expr as ex
-from weft.ir.expr import Expr, Load, ScalarCall
+from weft.ir.expr import Const, Expr, Load, ScalarCall
 from weft.ir.graph import elements
 from weft.ir.index import Index, Int, Var, flatten, high, variables
-from weft.ir.kernel.algorithm import Algorithm, Axis, Item, ItemValue, reads
+from weft.ir.kernel.algorithm import Algorithm, Axis, Item, ItemValue, Output, reads
 from weft.ir.kernel.lower import storage_size
 from weft.ir.kernel.schedule import Kernel, fresh
 from weft.ir.kernel.transforms.base import Refusal, attempt, run
 from weft.ir.kernel.transforms.share import Share
 from weft.ir.kernel.transforms.stage import Stage
-from weft.ir.ops import EXPANDED
+from weft.ir.ops import EXPANDED, SLOW, Op
 from weft.lazy_dataclass import dataclass
-from weft.scheduler.optimize.access import MIN_RUN, is_costly, lane_step
+from weft.scheduler.optimize.access import MIN_RUN, lane_step, vector_score
 
 MIN_READERS = 8
 """Results from which on a part that all need is worth keeping."""
@@ -79,7 +86,7 @@ def stage_repeated(k: Kernel, operations: int = MIN_OPERATIONS) -> tuple[Kernel,
     names: list[str] = []
     for item in k.algorithm.items:
         if isinstance(item, ItemValue) and item.reduce is not None:
-            for part in _repeated(item, operations):
+            for part in _repeated(item, {a.var for a in item.reduce.axes}, item.axes, operations):
                 name = fresh(k.names(), "once")
                 step = Stage(item.name, part, name)
                 if step.check(k) is None:
@@ -91,6 +98,26 @@ def stage_repeated(k: Kernel, operations: int = MIN_OPERATIONS) -> tuple[Kernel,
                 if step.check(k) is None:
                     k = run(k, step)
                     names.append(name)
+    return k, tuple(names)
+
+
+def stage_columns(k: Kernel) -> tuple[Kernel, tuple[str, ...]]:
+    """`k` with parts of outputs that differ from lane to lane but not from row to row as values of their own, and their
+    names."""
+    names: list[str] = []
+    for item in k.algorithm.items:
+        if not isinstance(item, Output) or any(s.combine is not None for s in item.stores):
+            continue
+        scores = {a: vector_score(k.algorithm, item, a.var) for a in reversed(item.axes) if a.extent != 1}
+        lane = max(scores, key=scores.__getitem__, default=None)
+        if lane is None or high(lane.extent) < MIN_READERS:
+            continue
+        for part in _repeated(item, {lane.var}, [a for a in item.axes if a is not lane], MIN_OPERATIONS):
+            name = fresh(k.names(), "column")
+            step = Stage(item.name, part, name)
+            if step.check(k) is None:
+                k = run(k, step)
+                names.append(name)
     return k, tuple(names)
 
 
@@ -130,21 +157,20 @@ def _step(algorithm: Algorithm, load: Load, axis: Axis) -> int | None:
     return lane_step(flatten(load.index, p.shape), axis.var, MIN_RUN)
 
 
-def _repeated(item: ItemValue, operations: int) -> list[Expr]:
-    """The largest parts that take some time and depend on summed axes, but not on all the others."""
-    assert item.reduce is not None
-    summed = {a.var for a in item.reduce.axes}
-    many = {a.var for a in item.axes if high(a.extent) >= MIN_READERS}
+def _repeated(item: Item, varying: AbstractSet[Var], axes: Sequence[Axis], operations: int) -> list[Expr]:
+    """The largest parts that take some time and depend on the axes `varying`, but not on all of `axes`."""
+    many = {a.var for a in axes if high(a.extent) >= MIN_READERS}
+    exprs = item.exprs()
     on: dict[Expr, set[Var]] = {}
-    for e in ex.walk([item.expr]):
+    for e in ex.walk(exprs):
         on[e] = {v for i in ex.indices(e) for v in variables(i)}.union(*(on[x] for x in e.parts))
     out: list[Expr] = []
-    stack, seen = [item.expr], {item.expr}
+    stack, seen = list(exprs), set(exprs)
     while stack:
         e = stack.pop()
         if not isinstance(e, ScalarCall):
             continue
-        if on[e] & summed and many - on[e] and _takes_time(e, operations):
+        if on[e] & varying and many - on[e] and _takes_time(e, operations):
             out.append(e)
         else:
             new = [x for x in dict.fromkeys(e.args) if x not in seen]
@@ -154,7 +180,14 @@ def _repeated(item: ItemValue, operations: int) -> list[Expr]:
 
 
 def _takes_time(e: Expr, operations: int) -> bool:
-    return is_costly(e) or sum(isinstance(x, ScalarCall) for x in ex.walk([e])) >= operations
+    calls = [x for x in ex.walk([e]) if isinstance(x, ScalarCall)]
+    return len(calls) >= operations or any(map(_is_slow, calls))
+
+
+def _is_slow(e: ScalarCall) -> bool:
+    """Dividing by a constant is multiplying."""
+    divides = e.op in (Op.DIV, Op.FLOORDIV, Op.MOD) and isinstance(e.args[1], Const)
+    return e.op in SLOW and not divides
 
 
 def fits(k: Kernel, rows: tuple[str, ...], whole: tuple[str, ...], info: DeviceInfo) -> Refusal | None:
