@@ -191,15 +191,20 @@ def depthwise(images: int, channels: int, size: int, taps: int, stride: int) -> 
     )
 
 
-def depthwise_last(images: int, channels: int, size: int, taps: int, stride: int) -> Case:
-    """The same with the channels of images and results side by side, and each channel's taps still together."""
+def depthwise_last(
+    images: int, channels: int, size: int, taps: int, stride: int, clipped: bool = False
+) -> Case:
+    """The same with the channels of images and results side by side, and each channel's taps still together; of what is
+    positive in images if `clipped`."""
     rows = ceildiv(size, stride)
     sizes = images, rows, rows, channels
     n, y, x, c = axes = tuple(axis(*a) for a in zip("nyxc", sizes, strict=True))
     u, v = axis("u", taps), axis("v", taps)
     row, column = stride * y.var + u.var - taps // 2, stride * x.var + v.var - taps // 2
     inside = (*in_range(row, 0, size), *in_range(column, 0, size))
-    image = Load(F, "image", (n.var, row, column, c.var), inside)
+    image: Expr = Load(F, "image", (n.var, row, column, c.var), inside)
+    if clipped:
+        image = ex.where(ex.call(Op.LE, image, Const(F, 0)), Const(F, 0), image)
     conv = ItemValue("conv", axes, mul(image, Load(F, "w", (c.var, u.var, v.var))), Reduce(Op.ADD, (u, v)))
     own = tuple(axis(*a) for a in zip(("n2", "y2", "x2", "c2"), sizes, strict=True))
     at = tuple(a.var for a in own)
@@ -209,7 +214,8 @@ def depthwise_last(images: int, channels: int, size: int, taps: int, stride: int
 
     def reference(t: Arrays) -> Arrays:
         edge = (taps // 2, taps // 2)
-        padded = np.pad(t["image"], ((0, 0), edge, edge, (0, 0)))
+        image = np.maximum(t["image"], 0) if clipped else t["image"]
+        padded = np.pad(image, ((0, 0), edge, edge, (0, 0)))
         windows = np.lib.stride_tricks.sliding_window_view(padded, (taps, taps), (1, 2))
         return {"r": np.einsum("nyxcuv,cuv->nyxc", windows[:, ::stride, ::stride], t["w"])}
 
@@ -345,6 +351,20 @@ def byte_sums(rows: int, groups: int, blocks: int, steps: int, lanes: int) -> Ca
         return {"r": (dots.astype(np.float32) * t["scale"]).sum(2)}
 
     return Case(Algorithm("byte_sums", params, (), (dot, total, out)), reference)
+
+
+def gated(m: int, n: int, k: int) -> Case:
+    """x / (1 + (w @ a) ** 2): what is done to each column is known from a sum of its own."""
+    j, l = axis("j", n), axis("l", k)
+    s = ItemValue("s", (j,), mul(Load(F, "w", (j.var, l.var)), Load(F, "a", (l.var,))), Reduce(Op.ADD, (l,)))
+    y, x = axis("y", m), axis("x", n)
+    found = Load(F, "s", (x.var,))
+    divisor = ex.call(Op.ADD, mul(found, found), Const(F, 1))
+    gate = ex.call(Op.RECIP, divisor)
+    out = Output("out", (y, x), (StoreTo("r", (y.var, x.var), mul(Load(F, "x", (y.var, x.var)), gate)),))
+    params = (Param("x", F, (m, n)), Param("w", F, (n, k)), Param("a", F, (k,)), Param("r", F, (m, n), True))
+    algorithm = Algorithm("gated", params, (), (s, out))
+    return Case(algorithm, lambda t: {"r": t["x"] / (1 + (t["w"] @ t["a"]) ** 2)})
 
 
 def columns(m: int, n: int) -> Case:

@@ -29,7 +29,9 @@ from weft.testing.kernels import (
     columns,
     convolution,
     depthwise,
+    depthwise_last,
     depthwise_taps,
+    gated,
     matmul,
     mul,
     scaled_blocks,
@@ -86,6 +88,11 @@ KERNELS: dict[str, tuple[Case, DeviceInfo]] = {
     "columns": (columns(70, 12), CORES),
     "a sum": (total(40, 30, "ij"), CORES),
     "depthwise": (depthwise(1, 2, 20, 3, 1), replace(CORES, l2_bytes=1 << 20)),
+    "depthwise, channels last": (
+        depthwise_last(1, 18, 9, 3, 2, clipped=True),
+        replace(CORES, l2_bytes=1 << 20),
+    ),
+    "gated columns": (gated(21, 40, 12), CORES),
     "depthwise taps": (depthwise_taps(2, 2, 12, 3, 1), replace(CORES, l2_bytes=1 << 20)),
     "scaled blocks": (scaled_blocks(9, 96, 8), CORES),
     "byte sums": (byte_sums(13, 3, 3, 8, 16), CORES),
@@ -100,7 +107,8 @@ MUST_BE_DECIDED = {
     "contraction.panel", "contraction.tasks", "contraction.tile", "depth.tasks", "dots.axes", "dots.tile",
     "gpu_contraction.tile", "gpu_online.tile", "gpu_rows.threads", "gpu_shared_tiles.tile", "online.columns",
     "online.rows", "prefetch.bytes", "rows.lanes", "rows.staging", "rows.vectors", "scaled_sums.ahead",
-    "scaled_sums.rows", "small_outputs.lanes", "tasks", "windows.tile",
+    "scaled_sums.rows", "small_outputs.lanes", "tasks", "windows.reads",
+    "windows.tile",
 }  # fmt: skip
 
 

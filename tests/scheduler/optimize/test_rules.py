@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -25,6 +27,7 @@ from weft.testing.kernels import (
     depthwise,
     depthwise_last,
     depthwise_taps,
+    gated,
     gated_blocks,
     matmul,
     offset_blocks,
@@ -83,6 +86,15 @@ SIZES: dict[str, Case] = {
         for case in (depthwise, depthwise_last, depthwise_taps)
         for n, c, size, taps, stride in [(2, 3, 9, 3, 1), (1, 2, 20, 5, 2), (3, 1, 35, 3, 1), (4, 1, 7, 5, 1)]
     },
+    **{
+        f"depthwise last {n}x{c}x{size}, {taps}, {stride}": depthwise_last(n, c, size, taps, stride, clipped)
+        for n, c, size, taps, stride, clipped in [
+            (1, 20, 14, 3, 2, True),
+            (1, 17, 9, 5, 1, True),
+            (2, 16, 8, 3, 1, False),
+        ]
+    },
+    **{f"gated {m}x{n}": gated(m, n, k) for m, n, k in [(9, 40, 12), (200, 16, 60), (33, 20, 70)]},
 }
 
 
@@ -204,7 +216,7 @@ def test_windows_are_copied_once_and_results_stay_in_registers() -> None:
 
 
 def test_taps_that_lie_across_the_lanes_are_turned_once() -> None:
-    k = schedule(depthwise_last(2, 48, 12, 5, 1).algorithm, DESCRIPTIONS["avx512"])
+    k = schedule(depthwise_last(2, 48, 12, 5, 1, clipped=True).algorithm, DESCRIPTIONS["avx512"])
     assert k.nests["turned"].at is None and k.nests["turned"].size == (5, 5, 48)
     assert {r.source for r in loads_in(k.algorithm.item("conv").exprs()[0])} == {"window", "turned"}
     assert k.nests["window"].size == (1, 16, 16, 16), (
@@ -214,9 +226,56 @@ def test_taps_that_lie_across_the_lanes_are_turned_once() -> None:
     strided = schedule(depthwise_last(2, 48, 12, 5, 2).algorithm, DESCRIPTIONS["avx512"])
     assert strided.nests["turned"].size == (5, 5, 48) and "window" not in strided.nests
     few = schedule(depthwise_last(1, 48, 2, 3, 1).algorithm, DESCRIPTIONS["avx512"])
-    assert "turned" not in few.nests, "four results need each tap"
+    assert few.nests["conv"].scope is Scope.REGISTER and "turned" not in few.nests, (
+        "four results need each tap"
+    )
     side_by_side = schedule(depthwise(2, 48, 12, 5, 1).algorithm, DESCRIPTIONS["avx512"])
     assert "turned" not in side_by_side.nests, "one tap is for a whole vector of results"
+
+
+@pytest.mark.parametrize(
+    "taps, stride, clipped, copied",
+    [(5, 1, False, False), (3, 1, True, False), (3, 2, True, False), (5, 1, True, True), (5, 2, True, False)],
+)
+def test_windows_are_copied_where_much_is_done_to_their_elements(
+    taps: int, stride: int, clipped: bool, copied: bool
+) -> None:
+    k = schedule(depthwise_last(1, 48, 28, taps, stride, clipped).algorithm, DESCRIPTIONS["avx512"])
+    assert ("window" in k.nests) == copied
+    assert k.nests["conv"].scope is Scope.REGISTER
+
+
+def test_windows_of_large_images_are_copied_in_blocks_of_rows() -> None:
+    case = depthwise_last(1, 32, 32, 5, 1, clipped=True)
+    small = replace(DESCRIPTIONS["avx512"], l2_bytes=128 << 10)
+    k = schedule(case.algorithm, small)
+    assert k.nests["window"].size == (1, 12, 36, 16), "eight rows, with their edges"
+    assert k.nests["conv"].scope is Scope.REGISTER
+    inputs = case.inputs(3)
+    buffers = {n: a.reshape(-1).copy() for n, a in inputs.items()} | {"r": np.zeros(32 * 32 * 32, np.float32)}
+    interpret(lower(k), buffers, {})
+    np.testing.assert_allclose(buffers["r"], case.reference(inputs)["r"].reshape(-1), rtol=1e-4, atol=1e-4)
+
+
+def test_what_columns_need_alike_is_computed_once_in_panels_of_whole_vectors() -> None:
+    for n, panel in ((16, 16), (240, 16), (20, 32)):
+        case = gated(196, n, 60)
+        k = schedule(case.algorithm, replace(DESCRIPTIONS["avx512"], cores=2))
+        assert "column" in k.nests and {r.source for r in loads_in(k.algorithm.items[-1].exprs()[0])} == {
+            "x",
+            "column",
+        }
+        within = next(s for s in k.nests["out"].loops if s.kind is LoopKind.VECTOR)
+        assert within.extent == 16
+        assert k.nests["column"].size[0] % panel == 0
+        inputs = case.inputs(5)
+        buffers = {m: a.reshape(-1).copy() for m, a in inputs.items()} | {"r": np.zeros(196 * n, np.float32)}
+        interpret(lower(k), buffers, {})
+        np.testing.assert_allclose(
+            buffers["r"], case.reference(inputs)["r"].reshape(-1), rtol=1e-4, atol=1e-5
+        )
+    short = schedule(gated(4, 240, 60).algorithm, DESCRIPTIONS["avx512"])
+    assert "column" not in short.nests, "four rows need each"
 
 
 def test_attention_runs_in_one_pass() -> None:

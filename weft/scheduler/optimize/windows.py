@@ -5,11 +5,13 @@
 Neither memory nor arithmetic bounds these, but finding the elements, whose guards are tested at every tap. So what the
 windows of a plane reach is copied once, edges and all, and what is done to elements first is done there; and a tile of
 results, some rows of lanes, stays in registers while the taps pass. Lanes run along what is stored side by side: the
-last axis that windows slide along, or channels.
+last axis that windows slide along, or channels. Along channels, elements can be read where they are, too, which takes
+less where little is done to an element, or few windows share it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
@@ -17,7 +19,7 @@ from weft.ir import expr as ex
 from weft.ir.expr import Expr, Load, ScalarCall, Test
 from weft.ir.index import Var, ceildiv, coefficient, flatten, high, variables
 from weft.ir.kernel.algorithm import ItemValue, Output, reads
-from weft.ir.kernel.decisions import pick
+from weft.ir.kernel.decisions import pick, with_decisions_of
 from weft.ir.kernel.lower import storage_size
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import Refusal, attempt, run
@@ -48,6 +50,9 @@ MIN_USES = 5
 MAX_UNROLLED = 256
 """Operations on vectors that are written out: rows of a window are loaded once for all results in reach."""
 
+COPYING = 16
+"""Operations that copying a vector of a window takes as long as, and testing where it lies."""
+
 MIN_BLOCK = 8
 """Rows of places for which windows are copied together, at least, where those of all rows are too many."""
 
@@ -65,31 +70,36 @@ class OneReduction:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The kernel with what its windows reach as a value. Names of the output's loops: those that the windows slide
-    along and the one for lanes, the last, which may be another (`apart`); and those around. `turned`: the values that
-    lie along the lanes, of what is read across them."""
+    """The kernel with what its windows reach as a value, and the one that reads it where it is, if lanes can. Names of
+    the output's loops: those that the windows slide along and the one for lanes, the last, which may be another
+    (`apart`); and those around. `turned`: the values that lie along the lanes, of what is read across them. `ways`: the
+    operations that either way to read takes for a result."""
 
     kernel: Kernel
+    in_place: Kernel | None
     found: OneReduction
     window: ItemValue
     inside: tuple[str, ...]
     around: tuple[str, ...]
     apart: bool
     turned: tuple[str, ...]
+    ways: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Tile(Choice):
-    """Rows and vectors of results in registers, of so many lanes."""
+    """Rows and vectors of results in registers, of so many lanes; whether what windows reach is `copied`."""
 
     decision = "windows.tile"
 
     kernel: Kernel
     vectors: TileSize
     lanes: int
+    copied: bool
 
     def __str__(self) -> str:
-        return f"tile {self.vectors} vectors of {self.lanes}, its windows in local"
+        windows = "in local" if self.copied else "where they are"
+        return f"tile {self.vectors} vectors of {self.lanes}, its windows {windows}"
 
 
 def recognise(k: Kernel, info: DeviceInfo) -> Windows | Refusal:
@@ -116,23 +126,35 @@ def recognise(k: Kernel, info: DeviceInfo) -> Windows | Refusal:
     if lane is None:
         return Refusal(f"results are not stored side by side along {inside[-1]}, where lanes would run")
     turned = _turned(k, value) if (apart := lane != inside[-1]) else ()
-    k = run(k, *turned, Window(value.name, part, "window"))
-    window = k.algorithm.item("window")
+    k = run(k, *turned)
+    copied = run(k, Window(value.name, part, "window"))
+    window = copied.algorithm.item("window")
     assert isinstance(window, ItemValue)
-    uses = prod(high(a.extent) for a in value.all_axes) / prod(high(a.extent) for a in window.axes)
-    if uses < MIN_USES:
-        return Refusal(f"an element of a window is used {uses:.1f} times; copying it pays from {MIN_USES}")
+    results = prod(high(a.extent) for a in value.axes)
+    elements = prod(high(a.extent) for a in window.axes)
     if not apart:
-        return Windows(k, found, window, inside, around, False, ())
-    if not _reads_along(k, window, value, of, lane):
+        uses = results * taps / elements
+        if uses < MIN_USES:
+            return Refusal(
+                f"an element of a window is used {uses:.1f} times; copying it pays from {MIN_USES}"
+            )
+        return Windows(copied, None, found, window, inside, around, False, (), {"copied": 0.0})
+    if not _reads_along(copied, window, value, of, lane):
         return Refusal(f"what windows reach does not lie along {lane}, as the results do")
     others = tuple(n for n in around if n != lane)
-    return Windows(k, found, window, (*inside, lane), others, True, tuple(step.name for step in turned))
+    done = _operations(part)
+    ways = {"copied": (COPYING + done) * elements / results, "where it is": float(done * taps)}
+    names = tuple(step.name for step in turned)
+    return Windows(copied, k, found, window, (*inside, lane), others, True, names, ways)
 
 
 def choose(form: Windows, info: DeviceInfo) -> Tile:
-    """The tallest tile, and the widest of these."""
+    """The way to read that takes the fewest operations; the tallest tile, and the widest of these."""
     k, (*rest, lane) = form.kernel, form.inside
+    k, way = pick(k, "windows.reads", list(form.ways), list(form.ways.values()), "operations")
+    if way != "copied":
+        assert form.in_place is not None
+        k = with_decisions_of(form.in_place, k)
     width, height = extent(k, lane), extent(k, rest[-1]) if rest else 1
     lanes = min(info.lanes(form.found.value.dtype), 1 << (width - 1).bit_length())
     vectors = ceildiv(width, lanes)
@@ -144,7 +166,7 @@ def choose(form: Windows, info: DeviceInfo) -> Tile:
         if vectors % across == 0
     ]
     k, tile = pick(k, "windows.tile", tiles)
-    return Tile(k, tile, lanes)
+    return Tile(k, tile, lanes, way == "copied")
 
 
 def apply(form: Windows, tile: Tile, info: DeviceInfo) -> Kernel | Refusal:
@@ -152,18 +174,21 @@ def apply(form: Windows, tile: Tile, info: DeviceInfo) -> Kernel | Refusal:
     k, out, around = tile.kernel, form.found.out.name, form.around
     big = parallel.pays(k, info)
     k, outer, inner = _in_tiles(k, form, tile)
-    k = _in_registers(k, form, tile, outer[-1], inner)
     tasks, loops = around, (*around[-1:], *outer)
-    if form.apart:
-        k, tasks = _in_blocks(k, form, outer, info)
-        loops = (tasks[-1], *outer[1:])
-    k = _window_placed(k, form, loops, info)
+    if not tile.copied:
+        tasks = (*around, outer[0])
+    elif form.apart:
+        k, blocks, outer = _in_blocks(k, form, tile, outer, inner, info)
+        tasks, loops = (*around, *blocks, outer[0]), tuple(outer)
+    k = _in_registers(k, form, tile, outer[-1], inner)
+    if tile.copied:
+        k = _window_placed(k, form, loops, info)
     if isinstance(k, Refusal):
         return k
     unfit = fits(k, (), form.turned, info)
     if unfit is not None:
         return unfit
-    for name in ("window", *form.turned):
+    for name in ("window", *form.turned) if tile.copied else form.turned:
         k = fill(k, name, info)
     return parallel.spread(k, out, list(tasks), info) if big and tasks else k
 
@@ -181,7 +206,9 @@ def _in_tiles(k: Kernel, form: Windows, tile: Tile) -> tuple[Kernel, list[str], 
     if rest and down > 1:
         k, row_o, row_i = split(k, rest[-1], down, f"{rest[-1]}_o", f"{rest[-1]}_i")
         outer, inner = [*rest[:-1], row_o, lane_o], [row_i, lane_i]
-    if form.apart:  # blocks of channels outside: what their windows reach is copied once for all places
+    if (
+        form.apart and tile.copied
+    ):  # blocks of channels outside: what their windows reach is copied once for all places
         outer = [outer[-1], *outer[:-1]]
     k = run(k, Permute(form.found.out.name, (*form.around, *outer, *inner)))
     return run(k, *(Unroll(n) for n in inner[:-1]), Vectorize(lane_i)), outer, inner
@@ -215,21 +242,25 @@ def _window_placed(k: Kernel, form: Windows, loops: tuple[str, ...], info: Devic
 
 
 def _in_blocks(
-    k: Kernel, form: Windows, outer: list[str], info: DeviceInfo
-) -> tuple[Kernel, tuple[str, ...]]:
+    k: Kernel, form: Windows, tile: Tile, outer: list[str], inner: list[str], info: DeviceInfo
+) -> tuple[Kernel, tuple[str, ...], list[str]]:
     """The rows of places in blocks whose windows are small, outside of the blocks of channels, where those of all rows
-    are not; and the loops that may be shared out."""
-    out, (lane, first, *_) = form.found.out.name, outer
+    are not; the loop over them, if there is one, and the loops over tiles inside."""
+    out, (lane, first, *rest) = form.found.out.name, outer
     tall, room = extent(k, first), info.l2_bytes // WINDOW_SHARE
-    whole = run(k, ComputeAt("window", out, lane, Scope.LOCAL))
-    if _window_bytes(whole, form) > room:
+
+    def fit(k: Kernel, at: str) -> bool:
+        made = run(_in_registers(k, form, tile, at, inner), ComputeAt("window", out, lane, Scope.LOCAL))
+        return _window_bytes(made, form) <= room
+
+    if not fit(k, outer[-1]):
         for block in [b for b in reversed(divisors(tall)) if MIN_BLOCK <= b < tall]:
-            cut, o, _ = split(k, first, block, f"{first}_b", f"{first}_r")
-            names = [s.var.name for s in cut.nests[out].loops if s.var.name not in (*form.around, o)]
-            cut = run(cut, Permute(out, (*form.around, o, *names)))
-            if _window_bytes(run(cut, ComputeAt("window", out, lane, Scope.LOCAL)), form) <= room:
-                return cut, (*form.around, o, lane)
-    return k, (*form.around, lane)
+            cut, o, i = split(k, first, block, f"{first}_b", f"{first}_r")
+            own = [lane, i, *rest]
+            cut = run(cut, Permute(out, (*form.around, o, *own, *inner)))
+            if fit(cut, own[-1]):
+                return cut, (o,), own
+    return k, (), outer
 
 
 def _window_bytes(k: Kernel, form: Windows) -> int:
@@ -305,6 +336,12 @@ def sliding(value: ItemValue, k: Kernel) -> Expr | Refusal:
             f"windows slide over {counted(len(found), 'part')} of {value.name}; they are copied of one"
         )
     return found[0]
+
+
+def _operations(part: Expr) -> int:
+    """The operations that are done to an element, but for those that depend on where it lies."""
+    calls = [e for e in ex.walk([part], into_indices=False) if isinstance(e, ScalarCall)]
+    return sum(e.op.info.cost for e in calls if not any(isinstance(a, Test) for a in e.args))
 
 
 def slid_axes(part: Expr, value: ItemValue) -> set[Var]:
