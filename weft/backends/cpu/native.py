@@ -69,21 +69,28 @@ _POOL = """
 @sleepers = internal global i32 0, align 128
 @finished = internal global i32 0, align 128
 @forked = internal global i32 0, align 4
-@next = internal global i64 0, align 128
+; By thread, the blocks of the open job that are its own and not yet taken: the first, and from bit 32 on the end.
+@ranges = internal global [1024 x i64] zeroinitializer, align 128
 @job_body = internal global ptr null, align 128
 @job_context = internal global ptr null, align 8
 @job_count = internal global i64 0, align 8
 @job_grain = internal global i64 0, align 8
-@job_blocks = internal global i64 0, align 8
 
 ; void weft_parallel(body, context, count, grain):
-; body(context, begin, end) over disjoint ranges that cover [0, count); each begin is a multiple of grain.
+; body(context, begin, end) over disjoint ranges that cover [0, count); each begin is a multiple of grain. Each thread
+; begins with a share that is the same in all jobs, the caller with the first: what it wrote in one is in its caches in
+; the next.
 define void @weft_parallel(ptr %body, ptr %context, i64 %count, i64 %wanted_grain) nounwind {
 entry:
   %some = icmp sgt i64 %count, 0
   br i1 %some, label %choose, label %exit
 choose:
-  %grain = call i64 @llvm.smax.i64(i64 %wanted_grain, i64 1)
+  %least_grain = call i64 @llvm.smax.i64(i64 %wanted_grain, i64 1)
+  ; numbers of blocks have 32 bits
+  %many = lshr i64 %count, 30
+  %times = udiv i64 %many, %least_grain
+  %times_at_least = add i64 %times, 1
+  %grain = mul i64 %least_grain, %times_at_least
   %threads = load atomic i32, ptr @threads monotonic, align 4
   %single_block = icmp sle i64 %count, %grain
   %single_thread = icmp sle i32 %threads, 1
@@ -104,8 +111,21 @@ publish:
   store ptr %context, ptr @job_context, align 8
   store i64 %count, ptr @job_count, align 8
   store i64 %grain, ptr @job_grain, align 8
-  store i64 %blocks, ptr @job_blocks, align 8
-  store atomic i64 0, ptr @next monotonic, align 8
+  %shares = sext i32 %threads to i64
+  br label %deal
+deal:
+  %share = phi i64 [ 0, %publish ], [ %share_next, %deal ]
+  %share_first = phi i64 [ 0, %publish ], [ %share_end, %deal ]
+  %share_next = add i64 %share, 1
+  %share_scaled = mul i64 %blocks, %share_next
+  %share_end = udiv i64 %share_scaled, %shares
+  %share_high = shl i64 %share_end, 32
+  %share_range = or i64 %share_high, %share_first
+  %share_at = getelementptr i64, ptr @ranges, i64 %share
+  store atomic i64 %share_range, ptr %share_at monotonic, align 8
+  %dealt = icmp eq i64 %share_next, %shares
+  br i1 %dealt, label %open, label %deal
+open:
   %old_state = load atomic i32, ptr @state monotonic, align 4
   %old_epoch = and i32 %old_state, -4096
   %new_epoch = add i32 %old_epoch, 4096
@@ -127,7 +147,7 @@ wake:
   call void @weft_wake(ptr @state, i32 %to_wake)
   br label %work
 work:
-  call void @weft_work()
+  call void @weft_work(i32 0)
   %closed = atomicrmw and ptr @state, i32 -2 seq_cst
   %members = and i32 %closed, 4092
   %lonely = icmp eq i32 %members, 0
@@ -172,39 +192,61 @@ exit:
   ret void
 }
 
-; Take blocks of the open job until none is left.
-define internal void @weft_work() nounwind {
+; Take blocks of the open job until none is left: half of what is left of the thread's own from the front each time, then
+; half of what is left of the others' from the back.
+define internal void @weft_work(i32 %index) nounwind {
 entry:
   %body = load ptr, ptr @job_body, align 8
   %context = load ptr, ptr @job_context, align 8
   %count = load i64, ptr @job_count, align 8
   %grain = load i64, ptr @job_grain, align 8
-  %blocks = load i64, ptr @job_blocks, align 8
   %threads_32 = load atomic i32, ptr @threads monotonic, align 4
   %threads = zext i32 %threads_32 to i64
-  %divisor = shl i64 %threads, 1
-  %first = load atomic i64, ptr @next monotonic, align 8
+  %self = zext i32 %index to i64
+  br label %visit
+visit:
+  %distance = phi i64 [ 0, %entry ], [ %distance_next, %next ]
+  %own = icmp eq i64 %distance, 0
+  %unwrapped = add i64 %self, %distance
+  %beyond = icmp uge i64 %unwrapped, %threads
+  %wrapped = sub i64 %unwrapped, %threads
+  %of = select i1 %beyond, i64 %wrapped, i64 %unwrapped
+  %at = getelementptr i64, ptr @ranges, i64 %of
+  %found = load atomic i64, ptr %at monotonic, align 8
   br label %take
 take:
-  %from = phi i64 [ %first, %entry ], [ %seen, %try ], [ %again, %run ]
-  %left = sub i64 %blocks, %from
+  %range = phi i64 [ %found, %visit ], [ %seen, %try ], [ %again, %run ]
+  %from = and i64 %range, 4294967295
+  %to = lshr i64 %range, 32
+  %left = sub i64 %to, %from
   %any = icmp sgt i64 %left, 0
-  br i1 %any, label %try, label %exit
+  br i1 %any, label %try, label %next
 try:
-  %share = udiv i64 %left, %divisor
-  %size = call i64 @llvm.smax.i64(i64 %share, i64 1)
-  %to = add i64 %from, %size
-  %taken = cmpxchg ptr @next, i64 %from, i64 %to monotonic monotonic
+  %half = lshr i64 %left, 1
+  %size = call i64 @llvm.smax.i64(i64 %half, i64 1)
+  %after = add i64 %from, %size
+  %before = sub i64 %to, %size
+  %rest_from = select i1 %own, i64 %after, i64 %from
+  %rest_to = select i1 %own, i64 %to, i64 %before
+  %rest_high = shl i64 %rest_to, 32
+  %rest = or i64 %rest_high, %rest_from
+  %taken = cmpxchg ptr %at, i64 %range, i64 %rest monotonic monotonic
   %seen = extractvalue { i64, i1 } %taken, 0
   %got = extractvalue { i64, i1 } %taken, 1
   br i1 %got, label %run, label %take
 run:
-  %begin = mul i64 %from, %grain
-  %full_end = mul i64 %to, %grain
+  %first = select i1 %own, i64 %from, i64 %before
+  %last = select i1 %own, i64 %after, i64 %to
+  %begin = mul i64 %first, %grain
+  %full_end = mul i64 %last, %grain
   %end = call i64 @llvm.smin.i64(i64 %full_end, i64 %count)
   call void %body(ptr %context, i64 %begin, i64 %end)
-  %again = load atomic i64, ptr @next monotonic, align 8
+  %again = load atomic i64, ptr %at monotonic, align 8
   br label %take
+next:
+  %distance_next = add i64 %distance, 1
+  %over = icmp uge i64 %distance_next, %threads
+  br i1 %over, label %exit, label %visit
 exit:
   ret void
 }
@@ -242,7 +284,7 @@ join:
   %member = extractvalue { i32, i1 } %joined, 1
   br i1 %member, label %serve, label %look
 serve:
-  call void @weft_work()
+  call void @weft_work(i32 %index)
   %left = atomicrmw sub ptr @state, i32 4 seq_cst
   ; Last member out, and the caller sleeps: members was 1 and waiting is set.
   %left_bits = and i32 %left, 4094
