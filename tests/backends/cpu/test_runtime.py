@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -217,6 +218,45 @@ def test_ranges_begin_at_multiples_of_the_grain(runtime: Runtime, code: Loaded) 
     plan = runtime.plan([Instruction(code.address("alignment"), (0,))] * 100, externals=1)
     plan.run((worst.ctypes.data,))
     assert worst[0] == 0
+
+
+def parallel_calls(
+    runtime: Runtime, count: int, grain: int, threads: int
+) -> dict[int, list[tuple[int, int]]]:
+    """The ranges that each thread, none of which begins its second before all have begun, runs of a job, in order."""
+    calls: dict[int, list[tuple[int, int]]] = {}
+    begun = threading.Barrier(threads)
+
+    def run(_context: object, begin: int, end: int) -> None:
+        mine = threading.get_ident()
+        first = mine not in calls
+        calls.setdefault(mine, []).append((begin, end))
+        if first:
+            begun.wait(10)
+
+    body = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+    parallel = ctypes.CFUNCTYPE(None, body, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+    parallel(runtime.symbols["weft_parallel"])(body(run), None, count, grain)
+    return calls
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_begin_with_the_same_share_in_each_job(runtime: Runtime, threads: int) -> None:
+    runtime.set_threads(threads)
+    for _ in range(5):
+        calls = parallel_calls(runtime, 24 * threads, 3, threads)
+        assert calls[threading.get_ident()][0] == (0, 12), "half of the first share is the caller's"
+        assert sorted(c[0] for c in calls.values()) == [(24 * t, 24 * t + 12) for t in range(threads)]
+        assert sum(end - begin for c in calls.values() for begin, end in c) == 24 * threads
+
+
+def test_a_loop_of_more_iterations_than_blocks_have_numbers_for(runtime: Runtime) -> None:
+    runtime.set_threads(2)
+    for grain in (1, 3, 1 << 20):
+        count = (1 << 40) + 5
+        ranges = sorted(r for c in parallel_calls(runtime, count, grain, 2).values() for r in c)
+        assert ranges[0][0] == 0 and ranges[-1][1] == count
+        assert all(a[1] == b[0] and b[0] % grain == 0 for a, b in pairwise(ranges))
 
 
 def test_thread_counts_out_of_range_are_refused(runtime: Runtime) -> None:

@@ -391,3 +391,15 @@ def test_a_panel_of_unknown_depth_is_packed_in_blocks(
     interpret(program, buffers, dict(zip("mkn", sizes, strict=True)), races=True)
     (written,) = (p.name for p in kernel.algorithm.params if p.written)
     np.testing.assert_allclose(buffers[written].reshape(sizes[0], sizes[2]), a @ b.T, rtol=1e-4, atol=1e-4)
+
+
+def test_cores_share_the_rows_of_tall_products() -> None:
+    """So that what a core wrote of the stream is in its caches, as kernels before and after it are shared, too."""
+
+    def first(m: int, n: int, cores: int) -> str:
+        k = schedule(matmul(m, n, 64).algorithm, info(64, 32, cores=cores))
+        return next(iter(k.nests["out"].loops)).var.name
+
+    assert first(8192, 256, 2) == "sc_po"
+    assert first(1024, 1024, 2).startswith("po"), "each core would pack all panels"
+    assert first(8192, 256, 1).startswith("po")

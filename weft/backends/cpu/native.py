@@ -75,6 +75,7 @@ _POOL = """
 @job_context = internal global ptr null, align 8
 @job_count = internal global i64 0, align 8
 @job_grain = internal global i64 0, align 8
+@job_shares = internal global i64 0, align 8
 
 ; void weft_parallel(body, context, count, grain):
 ; body(context, begin, end) over disjoint ranges that cover [0, count); each begin is a multiple of grain. Each thread
@@ -111,7 +112,9 @@ publish:
   store ptr %context, ptr @job_context, align 8
   store i64 %count, ptr @job_count, align 8
   store i64 %grain, ptr @job_grain, align 8
+  ; as many as there were threads before it was claimed: what else looks at them may see another number
   %shares = sext i32 %threads to i64
+  store i64 %shares, ptr @job_shares, align 8
   br label %deal
 deal:
   %share = phi i64 [ 0, %publish ], [ %share_next, %deal ]
@@ -192,24 +195,24 @@ exit:
   ret void
 }
 
-; Take blocks of the open job until none is left: half of what is left of the thread's own from the front each time, then
-; half of what is left of the others' from the back.
+; Take blocks of the open job until none is left: half of what is left of the thread's own from the front each time,
+; then half of what is left of the others' from the back.
 define internal void @weft_work(i32 %index) nounwind {
 entry:
   %body = load ptr, ptr @job_body, align 8
   %context = load ptr, ptr @job_context, align 8
   %count = load i64, ptr @job_count, align 8
   %grain = load i64, ptr @job_grain, align 8
-  %threads_32 = load atomic i32, ptr @threads monotonic, align 4
-  %threads = zext i32 %threads_32 to i64
-  %self = zext i32 %index to i64
+  %shares = load i64, ptr @job_shares, align 8
+  %number = zext i32 %index to i64
+  %self = urem i64 %number, %shares
   br label %visit
 visit:
   %distance = phi i64 [ 0, %entry ], [ %distance_next, %next ]
   %own = icmp eq i64 %distance, 0
   %unwrapped = add i64 %self, %distance
-  %beyond = icmp uge i64 %unwrapped, %threads
-  %wrapped = sub i64 %unwrapped, %threads
+  %beyond = icmp uge i64 %unwrapped, %shares
+  %wrapped = sub i64 %unwrapped, %shares
   %of = select i1 %beyond, i64 %wrapped, i64 %unwrapped
   %at = getelementptr i64, ptr @ranges, i64 %of
   %found = load atomic i64, ptr %at monotonic, align 8
@@ -245,7 +248,7 @@ run:
   br label %take
 next:
   %distance_next = add i64 %distance, 1
-  %over = icmp uge i64 %distance_next, %threads
+  %over = icmp uge i64 %distance_next, %shares
   br i1 %over, label %exit, label %visit
 exit:
   ret void

@@ -82,6 +82,9 @@ MAX_VECTORS = 6
 MAX_UNSIZED_ROWS = 8
 """Rows of a tile where their number is only known at run time: it may be one."""
 
+ROWS_PER_COLUMN, PACKED_ROWS_PER_COLUMN = 0.5, 8
+"""Rows for each column of a product from which on cores share its rows: where panels lie ready, and where not."""
+
 CHUNK_TILES = 8
 """Tiles for which a task copies a panel, where how many there are is only known at run time."""
 
@@ -559,7 +562,8 @@ class _Tiled:
         cut_short = cut_short or (choice.in_blocks and not self.sized)
         if cut_short:
             chunks, per_chunk = ceildiv(tiles_s, CHUNK_TILES), CHUNK_TILES
-        if big and shared < info.cores and self.sized:  # each chunk packs the panel again
+        by_rows = big and self.sized and self.shares_rows(around)
+        if big and self.sized and (by_rows or shared < info.cores):  # each chunk packs the panel again
             counts = dict.fromkeys(min(tiles_s, n) for n in (info.cores, 1, 2 * info.cores, 4 * info.cores))
             self.k, count = pick(self.k, "contraction.tasks", list(counts))
             per_chunk = ceildiv(tiles_s, count)
@@ -577,7 +581,7 @@ class _Tiled:
         tasks = [*around, po, *part]
         if self.sized or cut_short:
             self.k, sc, s = split(self.k, s, choice.rows * per_chunk, "sc", "sr")
-            tasks.append(sc)
+            tasks.insert(len(around) if by_rows else len(tasks), sc)
         self.k, so, si = split(self.k, s, choice.rows, "so", "si")
         if cut_short:
             self.k = run(self.k, Clip(so))
@@ -595,6 +599,15 @@ class _Tiled:
         uses = prod(typical_extent(self.k, n) for n in (*inside, so)) * chunks
         self.tiles(at, block, so, uses, inside)
         return attempt(self.k, PrefetchNext(out, so)) if self.reads_along() else self.k
+
+    def shares_rows(self, around: list[str]) -> bool:
+        """Cores take rows of the stream rather than panels, so that each reads what it has written before: where there
+        are enough of them for what each core then reads of all panels, or for packing these again."""
+        choice = self.choice
+        rows, columns = typical(choice.stream.extent), typical(choice.panel.extent)
+        packed = is_packed(self.k, self.c, choice.side, choice.panel, self.width)
+        least = ROWS_PER_COLUMN if packed else PACKED_ROWS_PER_COLUMN
+        return prod(typical_extent(self.k, n) for n in around) < self.info.cores and rows > least * columns
 
     def few_panels(self, around: list[str]) -> bool:
         """The panels may be fewer than the cores, by sizes that are only known at run time."""

@@ -281,8 +281,9 @@ def fill(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
 
 
 def _vectors(k: Kernel, item: ItemValue, loop: NestLoop, width: int, most: int) -> int:
-    """Lanes at a time: as many whole vectors as divide the extent, else four or, for fewer, all; one at run time. Not
-    more than are read in order, as one is: those of one block, where a scale or a byte is for a block."""
+    """Lanes at a time: as many whole vectors as divide the extent, else up to four with which the last are the fullest,
+    or, for fewer, all; one at run time. Not more than are read in order, as one is: those of one block, where a scale
+    or a byte is for a block."""
     if not isinstance(loop.extent, int):
         return width
     offsets = _offsets(k, item)
@@ -293,7 +294,11 @@ def _vectors(k: Kernel, item: ItemValue, loop: NestLoop, width: int, most: int) 
         n for n in range(most, 0, -1) if all(lane_step(x, loop.var, n * width) is not None for x in blocks)
     ] or [1]
     whole = next((n for n in counts if loop.extent % (n * width) == 0), None)
-    return min(loop.extent, width * min(counts[0], 4)) if whole is None else whole * width
+    if whole is not None:
+        return whole * width
+    extent = loop.extent
+    fullest = min([n for n in counts if n <= 4], key=lambda n: ceildiv(extent, n * width) * n)
+    return min(extent, fullest * width)
 
 
 def _offsets(k: Kernel, item: ItemValue) -> list[Int]:
