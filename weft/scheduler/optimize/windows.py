@@ -50,6 +50,9 @@ MIN_USES = 5
 MAX_UNROLLED = 256
 """Operations on vectors that are written out: rows of a window are loaded once for all results in reach."""
 
+MAX_UNROLLED_IN_PARTS = 64
+"""The same where loops run apart at edges: code for each part, and no faster if it is longer."""
+
 COPYING = 16
 """Operations that copying a vector of a window takes as long as, and testing where it lies."""
 
@@ -222,10 +225,10 @@ def _in_registers(k: Kernel, form: Windows, tile: Tile, at: str, inner: list[str
     reduced = [s.var.name for s in nest.loops if s.reduce]
     own = [s.var.name for s in nest.loops if not s.reduce]
     k = run(k, Permute(value, (*reduced, *own)), *(Unroll(n) for n in own[:-1]), Vectorize(own[-1]))
-    taps = 1
+    taps, most = 1, MAX_UNROLLED if tile.copied else MAX_UNROLLED_IN_PARTS
     for n in reversed(reduced):
         taps *= extent(k, n)
-        if taps * prod(tile.vectors) <= MAX_UNROLLED:
+        if taps * prod(tile.vectors) <= most:
             k = attempt(k, Unroll(n))
     return k
 
