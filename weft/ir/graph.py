@@ -242,9 +242,10 @@ def _sweep() -> None:
     """Drop the entries of dead nodes; called when the table has doubled, so a node pays for it once or twice."""
     global _sweep_at
     with entering:
-        for key, entry in list(_nodes.items()):
-            if entry() is None:
-                _nodes.pop(key, None)  # a finalizer may have swept
+        for key in list(_nodes):  # pairs would be new objects for Python's collector
+            entry = _nodes.get(key)  # a finalizer may have swept
+            if entry is not None and entry() is None:
+                _nodes.pop(key, None)
     _sweep_at = max(4096, 2 * len(_nodes))
 
 

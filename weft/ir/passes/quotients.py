@@ -16,8 +16,8 @@ advance", IEEE Transactions on Computers 53 (8), 2004.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
-from math import frexp, ldexp
+from math import copysign, frexp, ldexp
+from typing import TypeAlias
 
 from weft.ir import dtypes
 from weft.ir.dtypes import DType
@@ -63,24 +63,37 @@ def reciprocal(dtype: DType, divisor: float) -> tuple[float, float] | None:
     bits, most = _PRECISION[dtype], MAX_EXPONENT[dtype]
     if not 2.0**-most <= abs(divisor) <= 2.0**most:  # nor NaN
         return None
-    significand = int(ldexp(abs(frexp(divisor)[0]), bits))
-    parts = parts_of(significand, bits)
-    if parts is None:
+    fraction, exponent = frexp(divisor)
+    found = parts_of(int(ldexp(abs(fraction), bits)), bits)
+    if found is None:
         return None
-    scale = Fraction(significand) / Fraction(divisor)  # a power of two, with the sign
-    return float(parts[0] * scale), float(parts[1] * scale)
+    (high, k), (low, l) = found
+    scale = bits - exponent
+    return ldexp(copysign(high, divisor), scale - k), ldexp(copysign(low, divisor), scale - l)
 
 
-def parts_of(significand: int, bits: int) -> tuple[Fraction, Fraction] | None:
+Scaled: TypeAlias = tuple[int, int]
+"""A number n * 2^-k as n and k."""
+
+
+def parts_of(divisor: int, bits: int) -> tuple[Scaled, Scaled] | None:
     """The parts, of so many bits, of the inverse of an integer of so many bits; None where some quotient by it would be
-    rounded otherwise."""
-    exact = 1 / Fraction(significand)
-    high = rounded(exact, bits, down=True)
-    low = rounded(exact - high, bits)
-    for x in _near_middles(significand, bits):
-        if rounded(x * high + rounded(x * low, bits), bits) != rounded(x * exact, bits):
+    rounded otherwise, and for powers of two, by which one product divides."""
+    unit = 2 * bits - 1
+    high, rest = divmod(1 << unit, divisor)
+    if not rest:
+        return None
+    shift = bits
+    while (rest << shift) // divisor >> (bits - 1) == 0:
+        shift += 1
+    low = _divided(rest << shift, divisor)
+    for x in _near_middles(divisor, bits):
+        first, first_shift = _rounded(x * low, bits)
+        total, total_shift = _rounded((x * high << shift) + (first << first_shift), bits)
+        scale = bits - (x >= divisor)
+        if total << (total_shift + scale) != _divided(x << scale, divisor) << (unit + shift):
             return None
-    return high, low
+    return (high, unit), (low, unit + shift)
 
 
 def _near_middles(divisor: int, bits: int) -> Iterator[int]:
@@ -102,12 +115,13 @@ def _near_middles(divisor: int, bits: int) -> Iterator[int]:
                     yield x
 
 
-def rounded(x: Fraction, bits: int, down: bool = False) -> Fraction:
-    """A positive number to so many bits: the nearest, of two the even one; or the next toward zero."""
-    if not x:
-        return x
-    exponent = x.numerator.bit_length() - x.denominator.bit_length() - bits
-    unit = Fraction(2) ** exponent
-    while x >= unit * (1 << bits):
-        unit *= 2
-    return (x // unit if down else round(x / unit)) * unit
+def _rounded(n: int, bits: int) -> tuple[int, int]:
+    """The nearest integer of so many bits times a power of two, of two the even one; and the power."""
+    shift = max(n.bit_length() - bits, 0)
+    return _divided(n, 1 << shift), shift
+
+
+def _divided(n: int, d: int) -> int:
+    """The integer nearest to a quotient, of two the even one."""
+    whole, rest = divmod(n, d)
+    return whole + (2 * rest > d or (2 * rest == d and whole & 1))
