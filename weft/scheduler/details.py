@@ -54,7 +54,7 @@ class KernelDetail:
     def forms(self) -> Mapping[str, str]:
         """The forms of the kernel at each stage: algorithm, schedule (its transforms), loops, and what the backend
         makes of these."""
-        program = lowered(self.algorithm, self.device.info)
+        program = lowered(self.algorithm, self.device.info, lambda *_: self.kernel)
         return {
             "algorithm": show_algorithm(self.algorithm),
             "schedule": "\n".join(map(str, self.kernel.history)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ import weft
 from weft.backends.registry import open_device
 from weft.core.execute.explanation import ExplainedKernel
 from weft.distributed import tensor
+from weft.scheduler.details import KernelDetail
+from weft.scheduler.kernelize import kernelize
+from weft.scheduler.optimize.rules import decide
 from weft.scheduler.parts.plan import PartsPlan, _Move, _Part
 from weft.scheduler.plan import Plan
 
@@ -208,3 +212,15 @@ def test_layouts_and_exchanges_on_a_mesh_are_listed_with_their_reasons() -> None
     assert "dummy:0 fetches a term of sum f32[4, 3] [0:4, 0:3] from dummy:1: 48 B" in str(found)
     assert {k.device for k in found.kernels} == {"dummy:0", "dummy:1"}
     assert weft.explain(x.full_tensor() * 2).layouts == ()
+
+
+def test_loops_are_those_of_the_schedule_that_the_plan_chose() -> None:
+    """A kernel that pays to share only where its plan keeps the other cores awake."""
+    cpu = open_device("cpu:0")
+    alone = replace(cpu.info, cores=4, costs=replace(cpu.info.costs, wake_ns=1e9))
+    company = replace(alone, costs=replace(alone.costs, wake_ns=0.0))
+    (spec,) = kernelize([(weft.randn(64, 64).realize() * 2).value.node])
+    for info, shared in ((alone, False), (company, True)):
+        detail = KernelDetail("mul", 0, 0, 0, (), (), spec.algorithm, decide(spec.algorithm, info), cpu)
+        assert ("bind(" in detail.forms()["schedule"]) == shared
+        assert ("parallel " in detail.forms()["loops"]) == shared
