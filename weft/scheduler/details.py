@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from weft.backends.protocol import Device
+from weft.backends.protocol import Device, DeviceInfo
 from weft.ir.graph import Node
 from weft.ir.index import Int, evaluate, high
 from weft.ir.kernel.algorithm import Algorithm
@@ -54,7 +54,11 @@ class KernelDetail:
     def forms(self) -> Mapping[str, str]:
         """The forms of the kernel at each stage: algorithm, schedule (its transforms), loops, and what the backend
         makes of these."""
-        program = lowered(self.algorithm, self.device.info, lambda *_: self.kernel)
+
+        def chosen(_algorithm: Algorithm, _info: DeviceInfo) -> Kernel:
+            return self.kernel
+
+        program = lowered(self.algorithm, self.device.info, chosen)
         return {
             "algorithm": show_algorithm(self.algorithm),
             "schedule": "\n".join(map(str, self.kernel.history)),
