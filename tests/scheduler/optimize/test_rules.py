@@ -16,6 +16,7 @@ from weft.ir.loops import Loop, LoopKind, Program, Scope
 from weft.ir.loops_text import show_program
 from weft.ir.loops_verify import verify
 from weft.ir.passes.pipeline import run as run_passes
+from weft.scheduler.kernelize import kernelize
 from weft.scheduler.optimize.blocks import loads_in
 from weft.scheduler.optimize.rules import schedule
 from weft.testing.kernels import (
@@ -276,6 +277,23 @@ def test_what_columns_need_alike_is_computed_once_in_panels_of_whole_vectors() -
         )
     short = schedule(gated(4, 240, 60).algorithm, DESCRIPTIONS["avx512"])
     assert "column" not in short.nests, "four rows need each"
+
+
+def test_what_a_column_is_computed_from_is_there_for_its_whole_panel() -> None:
+    x = weft.tensor(np.zeros((256, 1024), np.float32)).realize()
+    centred = x - x.mean(0)
+    (spec,) = kernelize([(centred / (centred.square().mean(0) + 1e-5).sqrt()).value.node])
+    k = schedule(spec.algorithm, DESCRIPTIONS["avx512"])
+    sums = [n for n in ("sum", "sum1") if n in k.nests]
+    assert len(sums) == 2
+    assert {k.nests[n].size for n in (*sums, "column")} == {k.nests["column"].size}
+    assert len({k.nests[n].at for n in (*sums, "column")}) == 1, "in the loop over panels"
+
+
+def test_columns_that_no_cache_holds_are_not_kept() -> None:
+    k = schedule(gated(64, 1 << 17, 16).algorithm, DESCRIPTIONS["avx512"])
+    kept = sum(int(np.prod(k.nests[n].size)) for n in k.nests if n == "column")
+    assert kept * 4 <= DESCRIPTIONS["avx512"].l2_bytes // 4
 
 
 def test_attention_runs_in_one_pass() -> None:

@@ -118,8 +118,8 @@ def choose(form: Anything, info: DeviceInfo) -> Staged:
     found: list[Staging] = []
     for start, staged in ((shared, rows), (form.kernel, ())) if rows else ((form.kernel, ()),):
         once, whole = stage_repeated(start)
-        once, columns = stage_columns(once)
-        whole += columns
+        both, columns = stage_columns(once)
+        found += [Staging(both, staged, whole + columns)] if columns else []
         found += [Staging(once, staged, whole)] if staged or whole else []
     found.append(Staging(form.kernel))
     names = list(map(str, found))
@@ -166,7 +166,7 @@ def _nests(k: Kernel, info: DeviceInfo, staged: frozenset[str] = frozenset()) ->
             k = _value(k, item, info, closed, staged)
             if (
                 item.reduce is None
-            ):  # what it is computed from is there for all of it: its lanes are a panel's
+            ):  # its lanes are a panel's: what it is computed from is there for all of them
                 closed |= {s.var.name for s in k.nests[item.name].loops}
     return k
 

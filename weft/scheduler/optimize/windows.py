@@ -209,9 +209,7 @@ def _in_tiles(k: Kernel, form: Windows, tile: Tile) -> tuple[Kernel, list[str], 
     if rest and down > 1:
         k, row_o, row_i = split(k, rest[-1], down, f"{rest[-1]}_o", f"{rest[-1]}_i")
         outer, inner = [*rest[:-1], row_o, lane_o], [row_i, lane_i]
-    if (
-        form.apart and tile.copied
-    ):  # blocks of channels outside: what their windows reach is copied once for all places
+    if form.apart and tile.copied:  # channels outside: what their windows reach is copied once for all places
         outer = [outer[-1], *outer[:-1]]
     k = run(k, Permute(form.found.out.name, (*form.around, *outer, *inner)))
     return run(k, *(Unroll(n) for n in inner[:-1]), Vectorize(lane_i)), outer, inner
