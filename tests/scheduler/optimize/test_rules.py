@@ -10,11 +10,14 @@ import pytest
 import weft
 from weft.backends.dummy.interpreter import interpret
 from weft.backends.protocol import DeviceInfo
-from weft.ir.kernel.algorithm import ItemValue
+from weft.ir.expr import Load
+from weft.ir.index import Var
+from weft.ir.kernel.algorithm import Algorithm, Axis, ItemValue, Output, Param, Reduce, StoreTo
 from weft.ir.kernel.lower import lower
 from weft.ir.loops import Loop, LoopKind, Program, Scope
 from weft.ir.loops_text import show_program
 from weft.ir.loops_verify import verify
+from weft.ir.ops import Op
 from weft.ir.passes.pipeline import run as run_passes
 from weft.scheduler.kernelize import kernelize
 from weft.scheduler.optimize.blocks import loads_in
@@ -22,6 +25,7 @@ from weft.scheduler.optimize.rules import schedule
 from weft.testing.kernels import (
     CASES,
     Case,
+    F,
     attention,
     columns,
     convolution,
@@ -386,3 +390,15 @@ def test_scatters_run_along_what_data_does_not_name(columns: int) -> None:
     want = np.zeros((7, columns))
     np.add.at(want, rows, x)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_windows_whose_results_are_spread_along_the_lanes_are_refused() -> None:
+    """As of quantized blocks: the output's last loop is none of the sum's axes."""
+    i, l = Var("i", 0, 7), Var("l", 0, 2)
+    x = Load(F, "x", (i + l,))
+    total = ItemValue("s", (Axis(i, 8),), x, Reduce(Op.ADD, (Axis(l, 3),)))
+    y, z = Var("y", 0, 7), Var("z", 0, 15)
+    out = Output("out", (Axis(y, 8), Axis(z, 16)), (StoreTo("r", (y, z), Load(F, "s", (y,))),))
+    params = (Param("x", F, (10,)), Param("r", F, (8, 16), True))
+    k = schedule(Algorithm("spread", params, (), (total, out)), DESCRIPTIONS["avx512"])
+    assert "window" not in k.nests

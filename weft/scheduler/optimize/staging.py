@@ -86,7 +86,7 @@ def stage_repeated(k: Kernel, operations: int = MIN_OPERATIONS) -> tuple[Kernel,
     names: list[str] = []
     for item in k.algorithm.items:
         if isinstance(item, ItemValue) and item.reduce is not None:
-            for part in _repeated(item, {a.var for a in item.reduce.axes}, item.axes, operations):
+            for part in _repeated(item, {a.var for a in item.reduce.axes}, item.axes, operations, EXPANDED):
                 name = fresh(k.names(), "once")
                 step = Stage(item.name, part, name)
                 if step.check(k) is None:
@@ -112,7 +112,8 @@ def stage_columns(k: Kernel) -> tuple[Kernel, tuple[str, ...]]:
         lane = max(scores, key=scores.__getitem__, default=None)
         if lane is None or high(lane.extent) < MIN_READERS:
             continue
-        for part in _repeated(item, {lane.var}, [a for a in item.axes if a is not lane], MIN_OPERATIONS):
+        others = [a for a in item.axes if a is not lane]
+        for part in _repeated(item, {lane.var}, others, MIN_OPERATIONS, SLOW):
             name = fresh(k.names(), "column")
             step = Stage(item.name, part, name)
             if step.check(k) is None:
@@ -157,8 +158,11 @@ def _step(algorithm: Algorithm, load: Load, axis: Axis) -> int | None:
     return lane_step(flatten(load.index, p.shape), axis.var, MIN_RUN)
 
 
-def _repeated(item: Item, varying: AbstractSet[Var], axes: Sequence[Axis], operations: int) -> list[Expr]:
-    """The largest parts that take some time and depend on the axes `varying`, but not on all of `axes`."""
+def _repeated(
+    item: Item, varying: AbstractSet[Var], axes: Sequence[Axis], operations: int, slow: AbstractSet[Op]
+) -> list[Expr]:
+    """The largest parts of so many operations, or a slow one, that depend on the axes `varying`, but not on all of
+    `axes`."""
     many = {a.var for a in axes if high(a.extent) >= MIN_READERS}
     exprs = item.exprs()
     on: dict[Expr, set[Var]] = {}
@@ -170,7 +174,7 @@ def _repeated(item: Item, varying: AbstractSet[Var], axes: Sequence[Axis], opera
         e = stack.pop()
         if not isinstance(e, ScalarCall):
             continue
-        if on[e] & varying and many - on[e] and _takes_time(e, operations):
+        if on[e] & varying and many - on[e] and _takes_time(e, operations, slow):
             out.append(e)
         else:
             new = [x for x in dict.fromkeys(e.args) if x not in seen]
@@ -179,15 +183,14 @@ def _repeated(item: Item, varying: AbstractSet[Var], axes: Sequence[Axis], opera
     return out
 
 
-def _takes_time(e: Expr, operations: int) -> bool:
+def _takes_time(e: Expr, operations: int, slow: AbstractSet[Op]) -> bool:
     calls = [x for x in ex.walk([e]) if isinstance(x, ScalarCall)]
-    return len(calls) >= operations or any(map(_is_slow, calls))
+    return len(calls) >= operations or any(x.op in slow and not _divides_by_constant(x) for x in calls)
 
 
-def _is_slow(e: ScalarCall) -> bool:
-    """Dividing by a constant is multiplying."""
-    divides = e.op in (Op.DIV, Op.FLOORDIV, Op.MOD) and isinstance(e.args[1], Const)
-    return e.op in SLOW and not divides
+def _divides_by_constant(e: ScalarCall) -> bool:
+    """Which is multiplying."""
+    return e.op in (Op.DIV, Op.FLOORDIV, Op.MOD) and isinstance(e.args[1], Const)
 
 
 def fits(k: Kernel, rows: tuple[str, ...], whole: tuple[str, ...], info: DeviceInfo) -> Refusal | None:

@@ -379,7 +379,9 @@ def _turned(k: Kernel, value: ItemValue) -> tuple[Stage, ...]:
 
 def _reads_along(k: Kernel, window: ItemValue, value: ItemValue, of: dict[Var, str], lane: str) -> bool:
     """True where what windows reach is read side by side along the axis of the results' lanes."""
-    axis = next(v for v, name in of.items() if name == lane)
+    axis = next((v for v, name in of.items() if name == lane), None)
+    if axis is None:  # the results are spread along it
+        return False
     at = next(r for r in reads(k.algorithm.item(value.name)) if r.source == window.name).index
     along = [a.var for a, i in zip(window.axes, at, strict=True) if coefficient(i, axis) == 1]
     load = main(window.expr)
