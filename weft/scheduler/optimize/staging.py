@@ -189,7 +189,7 @@ def _takes_time(e: Expr, operations: int, slow: AbstractSet[Op]) -> bool:
 
 
 def _divides_by_constant(e: ScalarCall) -> bool:
-    """Which is multiplying."""
+    """True for a division that is a product."""
     return e.op in (Op.DIV, Op.FLOORDIV, Op.MOD) and isinstance(e.args[1], Const)
 
 
