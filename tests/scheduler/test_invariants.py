@@ -92,6 +92,11 @@ def test_a_root_for_each_channel_is_kept() -> None:
     assert _shapes(_split(x * (variance + 1e-5).reshape(4, 1), variance)) == []
 
 
+def test_weights_divided_by_a_constant_are_not_kept_twice() -> None:
+    x, w = _leaves((8, 64), (64, 64))
+    assert _shapes(_split(x @ (w / 3.0), w)) == []
+
+
 def test_weights_that_are_stored_in_few_bits_stay_so() -> None:
     x = _leaf(1, 1024)
     w = _leaf(1024, 1024, dtype=weft.int8)

@@ -130,12 +130,17 @@ def _slow(order: Sequence[Node], below: dict[Node, frozenset[Node]]) -> set[Node
     for n in order:
         if (
             n in below
-            and (n.op in _LONG or any(i in slow for i in n.inputs))
+            and (_takes_long(n) or any(i in slow for i in n.inputs))
             and n.inputs
             and n.storage is None
         ):
             slow.add(n)
     return slow
+
+
+def _takes_long(n: Node) -> bool:
+    """Division by a constant is a product."""
+    return n.op in _LONG and not (n.op is Op.DIV and _shown(n.inputs[1])[0].op is Op.CONST)
 
 
 def _met(order: Sequence[Node], below: dict[Node, frozenset[Node]]) -> Iterator[Node]:

@@ -78,7 +78,9 @@ def optimized(program: Program, info: DeviceInfo, pinned: bool = False) -> Progr
     program = expand(program, native, functions)
     check_supported(program, info)
     if pinned:
-        passes = [settle_products if p is contract else p for p in pipeline.DEFAULT if p not in _IN_FMA[1:]]
+        passes = [
+            settle_products if p is contract else p for p in pipeline.DEFAULT if p is not divide_by_products
+        ]
     else:
         passes = [p for p in pipeline.DEFAULT if p not in _IN_FMA or Op.FMA in info.native]
     return pipeline.run(program, passes, settings.verify())

@@ -73,10 +73,10 @@ class OneReduction:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The kernel with what its windows reach as a value, and the one that reads it where it is, if lanes can. Names of
-    the output's loops: those that the windows slide along and the one for lanes, the last, which may be another
-    (`apart`); and those around. `turned`: the values that lie along the lanes, of what is read across them. `ways`: the
-    operations that either way to read takes for a result."""
+    """The kernel with what its windows reach as a value, and the one that reads it where it is, which lanes can that
+    run along another axis than windows slide. Names of the output's loops: those that the windows slide along and, if
+    it is another, the one for lanes, the last; and those around. `turned`: the values that lie along the lanes, of what
+    is read across them. `ways`: the operations that either way to read takes for a result."""
 
     kernel: Kernel
     in_place: Kernel | None
@@ -84,9 +84,13 @@ class Windows:
     window: ItemValue
     inside: tuple[str, ...]
     around: tuple[str, ...]
-    apart: bool
     turned: tuple[str, ...]
     ways: Mapping[str, float]
+
+    @property
+    def apart(self) -> bool:
+        """True where lanes run along another axis than windows slide."""
+        return self.in_place is not None
 
 
 @dataclass(frozen=True)
@@ -141,14 +145,14 @@ def recognise(k: Kernel, info: DeviceInfo) -> Windows | Refusal:
             return Refusal(
                 f"an element of a window is used {uses:.1f} times; copying it pays from {MIN_USES}"
             )
-        return Windows(copied, None, found, window, inside, around, False, (), {"copied": 0.0})
+        return Windows(copied, None, found, window, inside, around, (), {"copied": 0.0})
     if not _reads_along(copied, window, value, of, lane):
         return Refusal(f"what windows reach does not lie along {lane}, as the results do")
     others = tuple(n for n in around if n != lane)
     done = _operations(part)
     ways = {"copied": (COPYING + done) * elements / results, "where it is": float(done * taps)}
     names = tuple(step.name for step in turned)
-    return Windows(copied, k, found, window, (*inside, lane), others, True, names, ways)
+    return Windows(copied, k, found, window, (*inside, lane), others, names, ways)
 
 
 def choose(form: Windows, info: DeviceInfo) -> Tile:
