@@ -10,8 +10,9 @@ import pytest
 import weft
 from weft.backends.dummy.interpreter import interpret
 from weft.backends.protocol import DeviceInfo
-from weft.ir.expr import Load
-from weft.ir.index import Var
+from weft.ir import expr as ex
+from weft.ir.expr import Const, Load
+from weft.ir.index import Var, in_range
 from weft.ir.kernel.algorithm import Algorithm, Axis, ItemValue, Output, Param, Reduce, StoreTo
 from weft.ir.kernel.lower import lower
 from weft.ir.loops import Loop, LoopKind, Program, Scope
@@ -20,6 +21,7 @@ from weft.ir.loops_verify import verify
 from weft.ir.ops import Op
 from weft.ir.passes.pipeline import run as run_passes
 from weft.scheduler.kernelize import kernelize
+from weft.scheduler.optimize import windows
 from weft.scheduler.optimize.blocks import loads_in
 from weft.scheduler.optimize.rules import schedule
 from weft.testing.kernels import (
@@ -279,8 +281,28 @@ def test_what_columns_need_alike_is_computed_once_in_panels_of_whole_vectors() -
         np.testing.assert_allclose(
             buffers["r"], case.reference(inputs)["r"].reshape(-1), rtol=1e-4, atol=1e-5
         )
-    short = schedule(gated(4, 240, 60).algorithm, DESCRIPTIONS["avx512"])
-    assert "column" not in short.nests, "four rows need each"
+    for m, n in ((4, 240), (196, 4)):
+        few = schedule(gated(m, n, 60).algorithm, DESCRIPTIONS["avx512"])
+        assert "column" not in few.nests, "four rows need each, or four columns are no vector"
+
+
+def test_panels_of_several_rows_that_cores_share_are_whole_vectors() -> None:
+    """Sixteen tasks for two cores: of sixteen columns, each would be a scalar loop with a stride."""
+    at_once = DESCRIPTIONS["avx512"]
+    at_once = replace(at_once, cores=2, costs=replace(at_once.costs, wake_ns=0.0))
+    for n in (16, 240):
+        out = schedule(gated(196, n, 60).algorithm, at_once).nests["out"]
+        assert out.loops[0].kind is LoopKind.PARALLEL
+        assert [s.extent for s in out.loops if s.kind is LoopKind.VECTOR] == [16]
+
+
+def test_operations_on_elements_of_windows_are_counted_without_their_guards() -> None:
+    x = Load(F, "x", (Var("i", 0, 7),))
+    clipped = ex.where(ex.call(Op.LE, x, Const(F, 0)), Const(F, 0), x)
+    assert windows._operations(x) == 0
+    assert windows._operations(clipped) == 2
+    inside = ex.test(in_range(Var("i", 0, 7) - 1, 0, 7))
+    assert windows._operations(ex.where(inside, clipped, Const(F, 0))) == 2
 
 
 def test_what_a_column_is_computed_from_is_there_for_its_whole_panel() -> None:
@@ -288,6 +310,7 @@ def test_what_a_column_is_computed_from_is_there_for_its_whole_panel() -> None:
     centred = x - x.mean(0)
     (spec,) = kernelize([(centred / (centred.square().mean(0) + 1e-5).sqrt()).value.node])
     k = schedule(spec.algorithm, DESCRIPTIONS["avx512"])
+    assert "column2" not in k.nests, "a division by a constant is no part worth keeping"
     sums = [n for n in ("sum", "sum1") if n in k.nests]
     assert len(sums) == 2
     assert {k.nests[n].size for n in (*sums, "column")} == {k.nests["column"].size}
