@@ -28,8 +28,8 @@ def filled(T: Any, net: Any, seed: int = 0) -> Any:
 
 
 def weights(net: Any) -> list[Array]:
-    """What a module has learned."""
-    return [p.detach().numpy() for p in net.parameters()]
+    """The numbers that a module has learned, in its own memory."""
+    return [np.asarray(p.detach()) for p in net.parameters()]
 
 
 def mlp(T: Any, sizes: Sequence[int]) -> Any:

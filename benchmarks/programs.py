@@ -134,7 +134,7 @@ def images(make: Callable[[Any, int], Any]) -> Callable[..., Steps]:
         rng, net = np.random.default_rng(seed), make(T, side)
         batches = [(drawn(rng, batch, 3, side, side), labels(rng, batch)) for _ in range(steps)]
         yield from trained(T, net, T.optim.SGD(net.parameters(), lr=1e-4, momentum=0.9), batches)
-        return [p.grad.numpy() for p in net.parameters()]
+        return [np.asarray(p.grad) for p in net.parameters()]
 
     return run
 

@@ -87,6 +87,34 @@ def test_the_third_pass_asks_no_rule_and_gives_the_same(
 
 
 @pytest.mark.usefixtures("unverified")
+def test_a_tape_of_a_thousand_values_is_built_too(walks: list[int]) -> None:
+    p, x = weft.tensor([0.5, -1.0], requires_grad=True), weft.tensor([1.0, 2.0])
+    for _ in range(5):
+        y = p
+        for _ in range(500):
+            y = y * x + p
+        y.sum().backward()
+    assert len(walks) == 2
+
+
+@pytest.mark.usefixtures("unverified")
+def test_passes_that_make_too_many_nodes_together_are_forgotten(
+    walks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeated, "ROWS_KEPT", 40)
+    monkeypatch.setattr(repeated, "_known", {})
+    for _ in range(3):
+        for n in (3, 5, 7, 40):
+            p = weft.ones(n, requires_grad=True)
+            for _ in range(n):
+                p = p.exp() * 2.0
+            p.sum().backward()
+            kept = [k for k in repeated._known.values() if k is not None]
+            assert len(kept) == 1 or sum(len(k.rows) for k in kept) <= 40
+    assert repeated._known
+
+
+@pytest.mark.usefixtures("unverified")
 def test_what_rules_look_at_is_told_apart(walks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Shapes, attributes, who needs a gradient, modes, constants, values shared or not."""
     monkeypatch.setattr(repeated, "PATIENCE", 1000)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from weft.ir import dtypes, graph
@@ -62,3 +64,29 @@ def test_nodes_in_place_of_dead_ones_bring_no_sweep(monkeypatch: pytest.MonkeyPa
     assert sweeps == [] and len(graph._nodes) == 1
     monkeypatch.undo()
     graph.watch_after(graph.GROWTH)
+
+
+def test_threads_get_the_same_nodes_while_the_table_is_swept() -> None:
+    x = graph.buffer((4,), dtypes.float32, "cpu:0", None)
+    start = threading.Barrier(5)
+    made: list[list[Node]] = [[] for _ in range(4)]
+
+    def work(k: int) -> None:
+        start.wait()
+        node = x
+        for n in range(5_000):
+            node = graph.apply(Op.ADD, (node, graph.const(float(n), dtypes.float32, (4,))))
+            made[k].append(node)
+            graph.apply(Op.EXP, (node,))  # dead at once
+
+    def sweep() -> None:
+        start.wait()
+        for _ in range(50):
+            graph._sweep()
+
+    threads = [*(threading.Thread(target=work, args=(k,)) for k in range(4)), threading.Thread(target=sweep)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert all(a is b for others in made[1:] for a, b in zip(made[0], others, strict=True))

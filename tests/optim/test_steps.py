@@ -129,6 +129,24 @@ def room_for(nbytes: int) -> weft.memory_limit:
     return weft.memory_limit(refused.value.live + nbytes)
 
 
+@pytest.mark.parametrize("make", [weft.optim.SGD, weft.optim.AdamW])
+def test_views_of_parameters_and_of_state_see_a_step(make: Any) -> None:
+    p = weft.nn.Parameter(weft.ones(3, 4))
+    optimizer = make([p], lr=0.5, **({"momentum": 0.9} if make is weft.optim.SGD else {}))
+    row, shared = p.detach()[1], p.data
+    (state, *_) = optimizer.state[p].values()
+    first = state[0]
+    for k in range(3):
+        optimizer.zero_grad()
+        (p * p).sum().backward()
+        optimizer.step()
+        assert p.requires_grad and p.is_leaf
+        np.testing.assert_array_equal(row.numpy(), p.detach().numpy()[1])
+        np.testing.assert_array_equal(shared.numpy(), p.detach().numpy())
+        np.testing.assert_array_equal(first.numpy(), state.numpy()[0])
+        assert float(row[0]) < 1.0 and p._version == k + 1
+
+
 # ------------------------------------------------------------------------------------------------ memory
 
 

@@ -26,11 +26,11 @@ from weft.ir.numerics import pinned
 from weft.ir.ops import Op
 from weft.lazy_dataclass import dataclass
 
-LONGEST = 512
+LONGEST = 8192
 """Values of a tape that is recorded, at most."""
 
-KEPT, SEEN = 64, 512
-"""Recorded passes, and hashes of those that came once; the one met longest ago goes first."""
+KEPT, ROWS_KEPT, SEEN = 64, 65536, 512
+"""Recorded passes, the nodes that they make, and hashes of those that came once; the one met longest ago goes first."""
 
 PATIENCE, PAUSE = 16, 8
 """After so many tapes in a row that were not like one before, one of so many is looked at."""
@@ -119,9 +119,13 @@ def gradients(
                 del _seen[next(iter(_seen))]
         elif key not in _known:
             _known[key] = _recorded(nodes, seed, targets, found)
-            if len(_known) > KEPT:
+            while len(_known) > 1 and (len(_known) > KEPT or _rows_kept() > ROWS_KEPT):
                 del _known[next(iter(_known))]
     return found
+
+
+def _rows_kept() -> int:
+    return sum([len(p.rows) for p in _known.values() if p is not None])
 
 
 def _built(

@@ -7,7 +7,6 @@ makers `const`, `arange` and `buffer`. Nodes live as long as something refers to
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -241,10 +240,9 @@ def forget(is_gone: Callable[[str], bool]) -> None:
 def _sweep() -> None:
     """Drop the entries of dead nodes; called when the table has doubled, so a node pays for it once or twice."""
     global _sweep_at
-    with entering:
-        for key in list(_nodes):  # pairs would be new objects for Python's collector
-            entry = _nodes.get(key)  # a finalizer may have swept
-            if entry is not None and entry() is None:
+    with entering:  # so that others add entries, at the end, and take none away
+        for key, entry in zip(list(_nodes), list(_nodes.values()), strict=False):
+            if entry() is None:
                 _nodes.pop(key, None)
     _sweep_at = max(4096, 2 * len(_nodes))
 
@@ -261,30 +259,28 @@ def intern(
         key = (op, attrs, shape, dtype, device, id(a), id(b))
     else:
         key = (op, attrs, shape, dtype, device, *map(id, inputs))
-    global _due_at
     entry = _nodes.get(key)
     if entry is not None:
         node = entry()
         if node is not None:
             return node
-        _due_at -= 1  # the table does not grow
     node = _new(Node)  # as its constructor does, which takes twice as long
     node.op, node.inputs, node.attrs, node.shape, node.dtype, node.device = (
         op, inputs, attrs, shape, dtype, device,
     )  # fmt: skip
     node.storage = None
-    if len(_threads) > 1:
+    if entry is None:
+        made = ref(node)
+        there = _nodes.setdefault(key, made)  # one step, whatever other threads do
+        if there is not made:
+            node = there() or first(_nodes, key, node)
+    else:  # of a dead node
+        global _due_at
+        _due_at -= 1  # the table does not grow
         node = first(_nodes, key, node)
-    else:
-        _nodes[key] = ref(node)
     if len(_nodes) > _due_at:
         _grown(node)
     return node
-
-
-_python: Any = threading
-_threads: dict[int, object] = _python._active  # noqa: SLF001
-"""The threads that run, by identity; asked for its length alone, at each node."""
 
 
 def product_axes(axes: Iterable[int]) -> Axes:

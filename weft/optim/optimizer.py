@@ -12,7 +12,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from weft.core.args.handle import describe
+from weft.autograd.value import Value
+from weft.core.args.handle import describe, wrap_constant
 from weft.core.args.modes import enable_grad, no_grad
 from weft.core.composed.recorded import RecordedCalls, Recordings
 from weft.core.execute.changes import restored_on_error
@@ -23,6 +24,7 @@ from weft.core.sharding.tensors import follow, tensor_like
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, GradError
 from weft.ir.dtypes import DType, float32, float64, int64, to_numpy
+from weft.ir.graph import Node
 from weft.ir.placement import is_mesh
 from weft.lazy_dataclass import dataclass
 from weft.optim.base import (
@@ -327,10 +329,15 @@ class RuleOptimizer(Optimizer):
             for t in state.values():
                 follow(t, p)
         found = None if rule is None else rule.next(p, grad, state)
-        if found is None:
-            value, new = self.next(group, p.detach(), grad.detach(), state)
-        else:
-            value, new = found
+        if found is not None:
+            changed = [state[name] if name else p for name in found]
+            for t, node in zip(changed, found.values(), strict=True):
+                if node.device == t.value.node.device:
+                    t.become("step", Value(node))
+                else:
+                    t.copy_(wrap_constant(node))
+            return changed
+        value, new = self.next(group, p.detach(), grad.detach(), state)
         p.copy_(value)
         for name, tensor_ in new.items():
             state[name].copy_(tensor_)
@@ -411,7 +418,7 @@ def _wide(t: Tensor) -> Tensor:
 
 
 _PARAMETER = ""
-"""The name of the parameter among those of its state."""
+"""The name of the parameter among those of its state, which have some."""
 
 
 @dataclass(slots=True)
@@ -430,10 +437,8 @@ class _RecordedRule:
         calls = _recorded.setdefault(optimizer, Recordings()).given((id(group), *options), shared)
         return None if calls is None else cls(optimizer, group, calls)
 
-    def next(
-        self, p: Tensor, grad: Tensor, state: dict[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]] | None:
-        """The next value of the parameter, and of its state, as the rule gives them."""
+    def next(self, p: Tensor, grad: Tensor, state: dict[str, Tensor]) -> dict[str, Node] | None:
+        """The next values of the parameter, and of its state by name, as the rule gives them."""
         names = tuple(state)
 
         def build(tensors: list[Tensor]) -> dict[str, Tensor]:
@@ -444,8 +449,7 @@ class _RecordedRule:
             )
             return {_PARAMETER: value, **new}
 
-        found = self.calls.call(names, [p, grad, *state.values()], build)
-        return None if found is None else (found.pop(_PARAMETER), found)
+        return self.calls.call(names, [p, grad, *state.values()], build)
 
 
 _recorded: WeakKeyDictionary[RuleOptimizer, Recordings] = WeakKeyDictionary()

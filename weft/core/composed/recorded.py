@@ -11,7 +11,6 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from weft.core.args.handle import wrap_constant
 from weft.core.composed.composite import calls_are_made, calls_of
 from weft.lazy_dataclass import dataclass
 
@@ -32,18 +31,19 @@ MANY = 256
 class Recordings:
     """Recorded graphs by key and structure; None where a function could not be recorded."""
 
-    kept: dict[Hashable, Recording] = field(default_factory=dict[Any, Any])
+    kept: dict[Hashable, dict[Hashable, Recording]] = field(default_factory=dict[Any, Any])
 
     def given(self, key: Hashable, shared: Sequence[Tensor]) -> RecordedCalls | None:
         """The recordings for a key, of calls that share their last tensors; None where no calls are made now, as within
         a trace."""
         if not calls_are_made():
             return None
-        if len(self.kept) > MANY:
+        if sum(map(len, self.kept.values())) > MANY:
             self.kept.clear()
         values = [t.value for t in shared]
         nodes = [v.node for v in values]
-        return RecordedCalls(self.kept, (key, *[(n.shape, n.dtype, n.device) for n in nodes]), values, nodes)
+        alike = self.kept.setdefault((key, *[(n.shape, n.dtype, n.device) for n in nodes]), {})
+        return RecordedCalls(alike, values, nodes)
 
 
 @dataclass(slots=True)
@@ -51,22 +51,20 @@ class RecordedCalls:
     """Recordings of one key: `call` looks up, or records, what a function builds of tensors like those given."""
 
     kept: dict[Hashable, Recording]
-    key: Hashable
     shared: list[Value]
     nodes: list[Node]
 
-    def call(self, key: Hashable, tensors: Sequence[Tensor], build: Build) -> dict[str, Tensor] | None:
-        """The results of `build` for the tensors and the shared ones, as constants; None where it cannot be recorded.
-
-        `key` says what else `build` reads.
+    def call(self, key: Hashable, tensors: Sequence[Tensor], build: Build) -> dict[str, Node] | None:
+        """The results of `build` for the tensors and the shared ones, without history; None where it cannot be
+        recorded. `key` says what else `build` reads.
         """
-        own = [t.value.node for t in tensors]
-        key = (self.key, key, *[(n.shape, n.dtype, n.device) for n in own])
-        nodes = own + self.nodes
-        if key not in self.kept:
-            self.kept[key] = self._recorded(build, [*[t.value for t in tensors], *self.shared], nodes)
-        found = self.kept[key]
-        return None if found is None else {name: wrap_constant(c.on(nodes)) for name, c in found.items()}
+        nodes = [t.value.node for t in tensors]
+        whole = (key, *[(n.shape, n.dtype, n.device) for n in nodes])
+        nodes += self.nodes
+        if whole not in self.kept:
+            self.kept[whole] = self._recorded(build, [*[t.value for t in tensors], *self.shared], nodes)
+        found = self.kept[whole]
+        return None if found is None else {name: c.on(nodes) for name, c in found.items()}
 
     def _recorded(self, build: Build, values: list[Value], nodes: list[Node]) -> Recording:
         names: list[str] = []

@@ -9,7 +9,7 @@ from weft.autograd.value import Value, apply
 from weft.core.args import broadcast as bc
 from weft.core.args.broadcast import size_tensor
 from weft.core.args.handle import value_of, wrap
-from weft.core.args.requirements import at_most_dims, floats, needs, one_dtype
+from weft.core.args.requirements import Given, at_most_dims, floats, needs, one_dtype
 from weft.core.composed.autocast import widens_on_gpus
 from weft.core.composed.composite import composite
 from weft.core.composed.precision import widened
@@ -126,7 +126,30 @@ def _per_channel(op: str, name: str, t: Tensor | None, channels: Int, rank: int)
     return wrap(bc.reshape(t.value, (1, channels, *(1 for _ in range(rank - 2)))))
 
 
-@needs(one_dtype("input", "weight", "bias", "running_mean", "running_var", mixed=True), floats("input"))
+def _fits_channels(op: str, given: Given) -> None:
+    """Weights and statistics have one number per channel, and there is something to take statistics of."""
+    v = _float(op, given["input"])
+    rank = len(v.shape)
+    if rank < 2:
+        raise ShapeError(f"{op}: needs input (n, channels, ...), got shape {tuple(v.shape)}")
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        _check_per_channel(op, name, given.get(name), v.shape[1])
+    if not given.get("training"):
+        if given.get("running_mean") is None or given.get("running_var") is None:
+            raise ArgumentError(f"{op}: running_mean and running_var are needed unless training")
+        return
+    eps = given.get("eps", 1.0)
+    if not eps > 0:
+        raise ArgumentError(f"{op}: eps must be positive in training, got {eps}")
+    if count(v, (0, *range(2, rank))) == 1:
+        raise ShapeError(f"{op}: training needs more than one value per channel, got shape {tuple(v.shape)}")
+
+
+@needs(
+    one_dtype("input", "weight", "bias", "running_mean", "running_var", mixed=True),
+    floats("input"),
+    _fits_channels,
+)
 def batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
@@ -142,30 +165,19 @@ def batch_norm(
     In training, mean and variance are the batch's, and the running ones move toward them by momentum (the variance
     unbiased); otherwise the running ones are used. Source: Ioffe & Szegedy 2015, arXiv:1502.03167.
     """
-    v = _float("batch_norm", input)
-    rank = len(v.shape)
-    if rank < 2:
-        raise ShapeError(f"batch_norm: needs input (n, channels, ...), got shape {tuple(v.shape)}")
-    channels = v.shape[1]
-    named = {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var}
-    for name, t in named.items():
-        _check_per_channel("batch_norm", name, t, channels)
     if not training:
-        if running_mean is None or running_var is None:
-            raise ArgumentError("batch_norm: running_mean and running_var are needed unless training")
+        assert running_mean is not None
+        assert running_var is not None
         return _by_running(input, running_mean, running_var, weight, bias, eps)
-    if not eps > 0:
-        raise ArgumentError(f"batch_norm: eps must be positive in training, got {eps}")
-    n = count(v, (0, *range(2, rank)))
-    if n == 1:
-        raise ShapeError(
-            f"batch_norm: training needs more than one value per channel, got shape {tuple(v.shape)}"
-        )
-    out, mean, unbiased = _by_batch(input, weight, bias, eps)
-    if n != 0:  # something was seen
-        for running, batch in ((running_mean, mean), (running_var, unbiased)):
-            if running is not None:
-                _move(running, batch, momentum)
+    shape = input.value.node.shape
+    if count(input.value, (0, *range(2, len(shape)))) == 0:  # nothing was seen
+        return _by_batch(input, None, None, weight, bias, 0.0, eps)[0]
+    mean, var = (None if t is None else t.detach_() for t in (running_mean, running_var))
+    out, next_mean, next_var = _by_batch(input, mean, var, weight, bias, momentum, eps)
+    if mean is not None:
+        _move(mean, next_mean)
+    if var is not None:
+        _move(var, next_var)
     return out
 
 
@@ -182,15 +194,23 @@ def _by_running(
 
 @composite(rounds_once=False)
 def _by_batch(
-    input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    input: Tensor,
+    mean: Tensor | None,
+    var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    momentum: float,
+    eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalization by the batch's mean and variance, with the mean and the unbiased variance, one per channel."""
+    """Normalization by the batch's mean and variance, one per channel; and these where there are no running ones, else
+    the running ones, moved toward the mean and the unbiased variance."""
     v = input.value
     over = (0, *range(2, len(v.shape)))
-    out, mean, var = _standardized(v, over, eps)
-    size = size_tensor(count(v, over), var.value.dtype)
-    unbiased = var * (size / (size - 1))
-    return _scaled(out, weight, bias, v), _vector(mean), _vector(unbiased)
+    out, centre, spread = _standardized(v, over, eps)
+    size = size_tensor(count(v, over), spread.value.dtype)
+    unbiased = spread * (size / (size - 1))
+    moved = (_moved(mean, _vector(centre), momentum), _moved(var, _vector(unbiased), momentum))
+    return _scaled(out, weight, bias, v), *moved
 
 
 def _scaled(x: Tensor, weight: Tensor | None, bias: Tensor | None, v: Value) -> Tensor:
@@ -207,15 +227,16 @@ def _vector(statistic: Tensor) -> Tensor:
     return wrap(Value(bc.reshape(v, (v.shape[1],)).node))
 
 
-def _move(running: Tensor, batch: Tensor, momentum: float) -> None:
-    """Have the running statistic move toward the batch's, without history."""
-    running.copy_(_moved(running.detach_(), batch, momentum))
+def _move(running: Tensor, to: Tensor) -> None:
+    """Have the running statistic be another, which is computed with what is asked for next."""
+    running.copy_(to)
     note(running)
 
 
-@composite(rounds_once=False)
-def _moved(running: Tensor, batch: Tensor, momentum: float) -> Tensor:
-    """(1 - momentum) * running + momentum * batch."""
+def _moved(running: Tensor | None, batch: Tensor, momentum: float) -> Tensor:
+    """(1 - momentum) * running + momentum * batch; the batch's without a running one."""
+    if running is None:
+        return batch
     return wrap(widened(running.value)) * (1.0 - momentum) + batch * momentum
 
 
@@ -272,11 +293,12 @@ def instance_norm(
     out, mean, var = _standardized(v, tuple(range(2, rank)), eps)
     channels = v.shape[1]
     if running_mean is not None:
-        _move(running_mean, _vector(_mean(mean, (0,))), momentum)
+        _move(running_mean, _moved(running_mean.detach_(), _vector(_mean(mean, (0,))), momentum))
     if running_var is not None:
         n = count(v, tuple(range(2, rank)))
         size = size_tensor(n, var.value.dtype)
-        _move(running_var, _vector(_mean(var, (0,)) * (size / (size - 1))), momentum)
+        unbiased = _mean(var, (0,)) * (size / (size - 1))
+        _move(running_var, _moved(running_var.detach_(), _vector(unbiased), momentum))
     w = _per_channel("instance_norm", "weight", weight, channels, rank)
     b = _per_channel("instance_norm", "bias", bias, channels, rank)
     return _affine(out, w, b, v.dtype)
