@@ -8,15 +8,16 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from weft.core.args.modes import no_grad
+from weft.core.composed.composite import composite
 from weft.core.execute.changes import restored_on_error
 from weft.core.functions.reductions import amax
 from weft.core.layout.creation import tensor
-from weft.core.layout.movement import stack
+from weft.core.layout.movement import cat
 from weft.core.linear_algebra.torch_products import norm
 from weft.core.pointwise.elementwise import clamp
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, GradError
-from weft.ir.dtypes import DType, accumulator, float32
+from weft.ir.dtypes import accumulator, float32
 
 
 def get_total_norm(
@@ -28,8 +29,7 @@ def get_total_norm(
     if not items:
         return tensor(0.0)
     with no_grad():
-        each = stack([norm(g.detach().to(_wide(g)).flatten(), norm_type).to(float32) for g in items])
-        total = amax(each) if math.isinf(norm_type) else norm(each, norm_type)
+        total = _joined(cat([_length(g, norm_type) for g in items]), norm_type)
     if error_if_nonfinite and not math.isfinite(total.item()):
         raise GradError(f"get_total_norm: the norm of the gradients is {total.item()}")
     return total
@@ -41,9 +41,33 @@ def clip_grads_with_norm_(
     """g *= min(1, max_norm / (total_norm + 1e-6)) for the gradient of each parameter."""
     learned = _with_gradients(parameters)
     with restored_on_error((), [p for p, _ in learned]), no_grad():
-        scale = clamp(max_norm / (total_norm + 1e-6), max=1.0)
         for p, g in learned:
-            p.grad = g.detach() * scale.to(g.dtype)
+            p.grad = _scaled(g, total_norm, max_norm)
+
+
+@composite(rounds_once=False)
+def _length(g: Tensor, norm_type: float) -> Tensor:
+    """The norm of all elements, as a vector of one float32."""
+    return norm(g.to(accumulator(g.dtype)).flatten(), norm_type, 0, keepdim=True).to(float32)
+
+
+@composite(rounds_once=False)
+def _joined(norms: Tensor, norm_type: float) -> Tensor:
+    """The norm of several vectors taken as one, by those of each."""
+    return amax(norms) if math.isinf(norm_type) else norm(norms, norm_type)
+
+
+@composite(rounds_once=False)
+def _scaled(g: Tensor, total_norm: Tensor, max_norm: float) -> Tensor:
+    """g * min(1, max_norm / (total_norm + 1e-6))."""
+    scale = clamp(max_norm / (total_norm + 1e-6), max=1.0)
+    return g * scale.to(g.dtype)
+
+
+@composite(rounds_once=False)
+def _limited(g: Tensor, bound: float) -> Tensor:
+    """Each element, or the nearer of -bound and bound."""
+    return clamp(g, -bound, bound)
 
 
 def _listed(op: str, parameters: Any) -> list[Tensor]:
@@ -79,13 +103,9 @@ def clip_grad_value_(
     learned = _with_gradients(parameters)
     with restored_on_error((), [p for p, _ in learned]), no_grad():
         for p, g in learned:
-            p.grad = clamp(g.detach(), -clip_value, clip_value)
+            p.grad = _limited(g, clip_value)
 
 
 def _with_gradients(parameters: Tensor | Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
     items = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     return [(p, p.grad) for p in items if p.grad is not None]
-
-
-def _wide(g: Tensor) -> DType:
-    return accumulator(g.dtype)
