@@ -114,13 +114,17 @@ def image_lane(total: Node, weights: Collection[Node], info: DeviceInfo) -> int 
 
 def weight_factor(total: Node, factor: Node, other: Node, weights: Collection[Node]) -> Factor | None:
     """The factor of a sum of products as a view of a weight; None where it is none."""
-    axes = total.attrs
+    axes, leaf = total.attrs, factor
+    while leaf.op in MOVEMENT and leaf.storage is None:
+        leaf = leaf.inputs[0]
+    if leaf not in weights or leaf.dtype is not total.dtype:  # most: before anything is said of elements
+        return None
     shape = [n for n in factor.shape if isinstance(n, int)]
     if not isinstance(axes, Axes) or len(shape) != len(factor.shape) or 0 in shape:
         return None
     at = tuple([Var(f"i{k}", 0, max(n - 1, 0)) for k, n in enumerate(shape)])
     found = _weight_behind(factor, at)
-    if found is None or found[0] not in weights or found[0].dtype is not total.dtype:
+    if found is None:
         return None
     weight, index = found
     used = {v for i in index for v in variables(i)}
