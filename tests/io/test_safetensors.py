@@ -196,11 +196,32 @@ def test_a_killed_writer_leaves_the_old_file(tmp_path: Path) -> None:
     save_safetensors({"a": weft.tensor([1.0])}, path)
     code = (
         "import os, weft\nfrom weft.io import save_safetensors\n"
+        "x = weft.tensor([2.0])\n"  # what the device keeps in the cache is there
         "os.replace = lambda a, b: os._exit(9)\n"
-        f"save_safetensors({{'a': weft.tensor([2.0])}}, {str(path)!r})"
+        f"save_safetensors({{'a': x}}, {str(path)!r})"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 9
     assert load_safetensors(path)["a"].item() == 1.0
+
+
+def test_large_tensors_are_read_in_large_pages_and_not_before_they_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, int]] = []
+    advise = MappedFile._advise
+
+    def noted(self: MappedFile, advice: str, begin: int, end: int) -> None:
+        asked.append((advice, end - begin))
+        advise(self, advice, begin, end)
+
+    monkeypatch.setattr(MappedFile, "_advise", noted)
+    large = np.random.default_rng(0).standard_normal((600, 1001), np.float32)
+    save_safetensors({"large": weft.tensor(large), "small": weft.ones(1000)}, tmp_path / "x")
+    found = load_safetensors(tmp_path / "x")
+    assert asked == []
+    np.testing.assert_array_equal(found["large"].numpy(), large)
+    assert found["small"].sum().item() == 1000.0
+    assert asked == [("MADV_HUGEPAGE", large.nbytes)]
 
 
 def test_bytes_that_were_copied_take_no_memory_of_the_mapping(

@@ -79,6 +79,7 @@ def bytes_of(source: Source, begin: int, end: int, dtype: DType) -> HostBytes:
 
     def read() -> memoryview:
         source.check()
+        source.in_large_pages(begin, end)
         return whole_bools(source.view(begin, end), dtype)
 
     def release(first: int, last: int) -> None:

@@ -28,6 +28,10 @@ class Source(Protocol):
         """The bytes from `begin` to before `end`."""
         ...
 
+    def in_large_pages(self, begin: int, end: int) -> None:
+        """All of these bytes are going to be used."""
+        ...
+
     def release(self, begin: int, end: int) -> None:
         """These bytes are not needed for now."""
         ...
@@ -47,6 +51,9 @@ class InMemory:
     def view(self, begin: int, end: int) -> memoryview:
         """The bytes from `begin` to before `end`."""
         return self.data[begin:end]
+
+    def in_large_pages(self, begin: int, end: int) -> None:
+        """They are where they are."""
 
     def release(self, begin: int, end: int) -> None:
         """They stay: the object holds them all."""

@@ -81,6 +81,40 @@ def test_drafts_that_somebody_else_put_there(tmp_path: Path) -> None:
     assert kept.read_text() == "mine" and len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.parametrize("flushed", [False, True])
+def test_files_are_written_page_by_page(
+    flushed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small and large pieces, flushed between or not: all but the last write, and flushes, end with a large page."""
+    ends = list[int]()
+
+    class Noted(io.FileIO):
+        def write(self, data: Any, /) -> int:
+            count = super().write(data)
+            ends.append(self.tell())
+            return count
+
+    monkeypatch.setattr(drafts, "LARGE_PAGE", 1024)
+    monkeypatch.setattr(io, "FileIO", Noted)
+    rng = np.random.default_rng(1)
+    for largest in (30, 1024, 1025, 5000):
+        ends.clear()
+        parts = [rng.bytes(int(n)) for n in rng.integers(0, largest + 1, 50)]
+        flushes = list[int]()
+        with replacing(tmp_path / "x") as file:
+            for k, part in enumerate(parts):
+                assert file.write(np.frombuffer(part, np.uint8)) == len(part)  # any buffer
+                assert file.tell() == sum(map(len, parts[: k + 1]))
+                if flushed and k % 7 == 0:
+                    file.flush()
+                    flushes.append(file.tell())
+        whole = b"".join(parts)
+        assert (tmp_path / "x").read_bytes() == whole
+        assert all(end % 1024 == 0 or end in flushes for end in ends[:-1])
+        if not flushed:
+            assert len(ends) <= len(whole) // 1024 + 1
+
+
 def test_permissions_go_to_the_open_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not to what somebody may have put in its place by then."""
     (tmp_path / "x").write_text("old")

@@ -50,7 +50,6 @@ class WriteBehind:
     def _put(self, data: memoryview) -> None:
         begin = self._file.tell()
         self._file.write(data)
-        self._file.flush()
         start_writeback(self._file.fileno(), begin, len(data))
 
     def __enter__(self) -> Self:

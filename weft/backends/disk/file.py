@@ -11,6 +11,7 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import BinaryIO
 
+from weft.backends.disk.pages import LARGE_PAGE
 from weft.errors import FileError
 
 _PAGE = mmap.ALLOCATIONGRANULARITY
@@ -102,6 +103,12 @@ class MappedFile:
         if not 0 <= begin <= end <= self.size:
             raise FileError(f"{self.path} has {self.size:,} bytes, not {end:,}: it is cut short")
         return memoryview(self._mapping)[begin:end]
+
+    def in_large_pages(self, begin: int, end: int) -> None:
+        """Have the system read and map these bytes by the two megabytes, where it can: all of them are going to be
+        used. It is asked before they are; what it has in small pages by then stays there."""
+        if end - begin >= LARGE_PAGE:
+            self._advise("MADV_HUGEPAGE", begin, end)
 
     def will_need(self, begin: int, end: int) -> None:
         """Have the system read these bytes ahead, where it can be asked to."""

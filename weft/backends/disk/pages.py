@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 
+LARGE_PAGE = 1 << 21
+"""Bytes of a large page on most processors: Linux reads, keeps and maps files in such where it can."""
+
 
 def start_writeback(descriptor: int, begin: int, nbytes: int) -> None:
     """Have the system begin to write these dirty pages to the medium, instead of all of them when they are synced.
