@@ -12,10 +12,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from weft.autograd.value import Value
-from weft.core.args.handle import describe, wrap_constant
+from weft.core.args.handle import describe
 from weft.core.args.modes import enable_grad, no_grad
-from weft.core.composed.recorded import RecordedCalls, Recordings
+from weft.core.composed.recorded import RecordedCalls, Recordings, take_over
 from weft.core.execute.changes import restored_on_error
 from weft.core.execute.pending import postponed
 from weft.core.execute.realization import realize, spent_by_step
@@ -331,11 +330,7 @@ class RuleOptimizer(Optimizer):
         found = None if rule is None else rule.next(p, grad, state)
         if found is not None:
             changed = [state[name] if name else p for name in found]
-            for t, node in zip(changed, found.values(), strict=True):
-                if node.device == t.value.node.device:
-                    t.become("step", Value(node))
-                else:
-                    t.copy_(wrap_constant(node))
+            take_over("step", changed, found.values())
             return changed
         value, new = self.next(group, p.detach(), grad.detach(), state)
         p.copy_(value)

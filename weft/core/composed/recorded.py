@@ -7,15 +7,16 @@ reads the options of a group, its caller knows what the graph follows from: that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from weft.autograd.value import Value
+from weft.core.args.handle import wrap_constant
 from weft.core.composed.composite import calls_are_made, calls_of
 from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from weft.autograd.value import Value
     from weft.core.tensor.tensor import Tensor
     from weft.ir.calls import GraphCall
     from weft.ir.graph import Node
@@ -44,6 +45,15 @@ class Recordings:
         nodes = [v.node for v in values]
         alike = self.kept.setdefault((key, *[(n.shape, n.dtype, n.device) for n in nodes]), {})
         return RecordedCalls(alike, values, nodes)
+
+
+def take_over(op: str, tensors: Iterable[Tensor], nodes: Iterable[Node]) -> None:
+    """Have each tensor stand for a result of a call, of its shape, in place: its elements where it is."""
+    for t, node in zip(tensors, nodes, strict=True):
+        if node.device == t.value.node.device:
+            t.become(op, Value(node))
+        else:
+            t.copy_(wrap_constant(node))
 
 
 @dataclass(slots=True)

@@ -8,16 +8,12 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from weft.core.args.modes import no_grad
-from weft.core.composed.composite import composite
 from weft.core.execute.changes import restored_on_error
-from weft.core.functions.reductions import amax
+from weft.core.functional.clipping import joined_norm, limited, norm_as_vector, scaled_to_norm
 from weft.core.layout.creation import tensor
 from weft.core.layout.movement import cat
-from weft.core.linear_algebra.torch_products import norm
-from weft.core.pointwise.elementwise import clamp
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, GradError
-from weft.ir.dtypes import accumulator, float32
 
 
 def get_total_norm(
@@ -29,7 +25,7 @@ def get_total_norm(
     if not items:
         return tensor(0.0)
     with no_grad():
-        total = _joined(cat([_length(g, norm_type) for g in items]), norm_type)
+        total = joined_norm(cat([norm_as_vector(g, norm_type) for g in items]), norm_type)
     if error_if_nonfinite and not math.isfinite(total.item()):
         raise GradError(f"get_total_norm: the norm of the gradients is {total.item()}")
     return total
@@ -42,32 +38,7 @@ def clip_grads_with_norm_(
     learned = _with_gradients(parameters)
     with restored_on_error((), [p for p, _ in learned]), no_grad():
         for p, g in learned:
-            p.grad = _scaled(g, total_norm, max_norm)
-
-
-@composite(rounds_once=False)
-def _length(g: Tensor, norm_type: float) -> Tensor:
-    """The norm of all elements, as a vector of one float32."""
-    return norm(g.to(accumulator(g.dtype)).flatten(), norm_type, 0, keepdim=True).to(float32)
-
-
-@composite(rounds_once=False)
-def _joined(norms: Tensor, norm_type: float) -> Tensor:
-    """The norm of several vectors taken as one, by those of each."""
-    return amax(norms) if math.isinf(norm_type) else norm(norms, norm_type)
-
-
-@composite(rounds_once=False)
-def _scaled(g: Tensor, total_norm: Tensor, max_norm: float) -> Tensor:
-    """g * min(1, max_norm / (total_norm + 1e-6))."""
-    scale = clamp(max_norm / (total_norm + 1e-6), max=1.0)
-    return g * scale.to(g.dtype)
-
-
-@composite(rounds_once=False)
-def _limited(g: Tensor, bound: float) -> Tensor:
-    """Each element, or the nearer of -bound and bound."""
-    return clamp(g, -bound, bound)
+            p.grad = scaled_to_norm(g, total_norm, max_norm)
 
 
 def _listed(op: str, parameters: Any) -> list[Tensor]:
@@ -103,7 +74,7 @@ def clip_grad_value_(
     learned = _with_gradients(parameters)
     with restored_on_error((), [p for p, _ in learned]), no_grad():
         for p, g in learned:
-            p.grad = _limited(g, clip_value)
+            p.grad = limited(g, clip_value)
 
 
 def _with_gradients(parameters: Tensor | Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
