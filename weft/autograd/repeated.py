@@ -30,7 +30,8 @@ LONGEST = 8192
 """Values of a tape that is recorded, at most."""
 
 KEPT, ROWS_KEPT, SEEN = 64, 65536, 512
-"""Recorded passes, the nodes that they make, and hashes of those that came once; the one met longest ago goes first."""
+"""Recorded passes, their values and the nodes that they make, and hashes of those that came once; the one met longest
+ago goes first."""
 
 PATIENCE, PAUSE = 16, 8
 """After so many tapes in a row that were not like one before, one of so many is looked at."""
@@ -125,7 +126,8 @@ def gradients(
 
 
 def _rows_kept() -> int:
-    return sum([len(p.rows) for p in _known.values() if p is not None])
+    """The values of all recorded passes, and the nodes that they make."""
+    return sum([len(key) + (0 if made is None else len(made.rows)) for key, made in _known.items()])
 
 
 def _built(

@@ -70,6 +70,7 @@ class Archive:
         """The bytes of a member, unpacked. KeyError where there is none."""
         m = self.members[name]
         self.source.check()
+        self.source.in_large_pages(m.begin, m.begin + m.packed)
         data = self.source.view(m.begin, m.begin + m.packed)
         if m.deflated:
             data = memoryview(self._inflated(m, data))

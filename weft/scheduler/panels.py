@@ -114,9 +114,7 @@ def image_lane(total: Node, weights: Collection[Node], info: DeviceInfo) -> int 
 
 def weight_factor(total: Node, factor: Node, other: Node, weights: Collection[Node]) -> Factor | None:
     """The factor of a sum of products as a view of a weight; None where it is none."""
-    axes, leaf = total.attrs, factor
-    while leaf.op in MOVEMENT and leaf.storage is None:
-        leaf = leaf.inputs[0]
+    axes, leaf = total.attrs, _viewed(factor)
     if leaf not in weights or leaf.dtype is not total.dtype:  # most: before anything is said of elements
         return None
     shape = [n for n in factor.shape if isinstance(n, int)]
@@ -210,6 +208,13 @@ def _steps(found: Factor, axis: int, other: Node) -> tuple[int, ...]:
         return -sum(steps)
 
     return tuple(sorted((d for d in range(len(found.weight.shape)) if d != axis), key=apart))
+
+
+def _viewed(n: Node) -> Node:
+    """The value that `n` is a view of, edges aside."""
+    while n.op in MOVEMENT and n.storage is None:
+        n = n.inputs[0]
+    return n
 
 
 def _weight_behind(n: Node, index: tuple[Int, ...]) -> tuple[Node, tuple[Int, ...]] | None:

@@ -142,3 +142,28 @@ def test_a_write_does_not_look_at_all_views(look: Callable[[Any], Sequence[Any]]
 
     seconds(50)
     assert min(seconds(800), seconds(800)) < 16 * min(seconds(100), seconds(100)) + 0.1
+
+
+def test_places_are_kept_from_write_to_write_where_nobody_looks_at_the_same_elements() -> None:
+    """To look all of them up again at each write would take as long as there are views."""
+    x = weft.zeros(40, 2).realize()
+    rows = list(x.unbind(0))
+    del x
+    rows[0].add_(1)
+    look = rows[0].look
+    assert look is not None
+    boxes = look.shared.boxes
+    assert boxes is not None
+    for row in rows:
+        row.add_(1)
+        assert look.shared.boxes is boxes
+
+
+def test_views_that_are_gone_are_forgotten_by_the_next_write() -> None:
+    x = weft.zeros(4, 2).realize()
+    rows = [x[i] for i in range(4)]
+    look = x.look
+    assert look is not None and len(look.shared.members) == 5
+    del rows
+    x.add_(1)
+    assert look.shared.are_only(x)

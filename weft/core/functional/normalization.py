@@ -235,6 +235,7 @@ def _move(running: Tensor, to: Tensor) -> None:
     note(running)
 
 
+@composite(rounds_once=False)
 def _moved(running: Tensor | None, batch: Tensor, momentum: float) -> Tensor:
     """(1 - momentum) * running + momentum * batch; the batch's without a running one."""
     if running is None:

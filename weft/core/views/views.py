@@ -99,9 +99,9 @@ class Elements:
     def touching(self, t: Tensor, look: ViewOf) -> list[Tensor]:
         """The living ones but for `t`, which looks so, that may look at the same elements: each once."""
         if len(self.members) < MANY or not look.first_box or elements(t.value.node.shape) == 0:
-            found = self.members
             if self.are_only(t):
                 return []
+            found = self.members
         else:
             boxes = self.boxes
             if boxes is None:
@@ -115,8 +115,8 @@ class Elements:
             found = boxes.near(look.first_box)
         near = {id(m): m for r in found if (m := r()) is not None and _looks(m, self)}
         near.pop(id(t), None)
-        if not near and len(self.members) > 1:
-            self.sweep()
+        if not near and found is self.members:
+            self.sweep()  # all others are gone
         return [m for m in near.values() if m.look is None or not _apart(look, m.look)]
 
 
