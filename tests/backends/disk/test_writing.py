@@ -102,6 +102,7 @@ def test_files_are_written_page_by_page(
         parts = [rng.bytes(int(n)) for n in rng.integers(0, largest + 1, 50)]
         flushes = list[int]()
         with replacing(tmp_path / "x") as file:
+            assert file.write(np.zeros((0, 3), np.float32)) == 0
             for k, part in enumerate(parts):
                 assert file.write(np.frombuffer(part, np.uint8)) == len(part)  # any buffer
                 assert file.tell() == sum(map(len, parts[: k + 1]))

@@ -45,7 +45,8 @@ class _InLargePages(io.BufferedWriter):
 
     def write(self, buffer: Any, /) -> int:
         """As of any file. What ends no page waits for what follows."""
-        data = memoryview(buffer).cast("B")
+        whole = memoryview(buffer)
+        data = whole.cast("B") if whole.nbytes else b""  # no view of nothing is cast
         left = LARGE_PAGE - self.tell() % LARGE_PAGE
         if len(data) < left:
             return super().write(data)
