@@ -98,20 +98,27 @@ def test_a_tape_of_a_thousand_values_is_built_too(walks: list[int]) -> None:
 
 
 @pytest.mark.usefixtures("unverified")
-def test_passes_that_make_too_many_nodes_together_are_forgotten(
-    walks: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(repeated, "ROWS_KEPT", 40)
+@pytest.mark.parametrize("made", [True, False])
+def test_passes_that_are_long_together_are_forgotten(made: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the nodes that they make, and by the values that they are recognised by, which those make that cannot be
+    recorded, too."""
+    monkeypatch.setattr(repeated, "ROWS_KEPT", 150)
+    monkeypatch.setattr(repeated, "PATIENCE", 1000)
     monkeypatch.setattr(repeated, "_known", {})
+    if not made:
+        monkeypatch.setattr(repeated, "_recorded", lambda *_: None)
+    sizes = (3, 5, 7, 60, 4)
     for _ in range(3):
-        for n in (3, 5, 7, 40):
+        for n in sizes:
             p = weft.ones(n, requires_grad=True)
+            q = p
             for _ in range(n):
-                p = p.exp() * 2.0
-            p.sum().backward()
-            kept = [k for k in repeated._known.values() if k is not None]
-            assert len(kept) == 1 or sum(len(k.rows) for k in kept) <= 40
-    assert repeated._known
+                q = q.exp() * 2.0
+            q.sum().backward()
+            kept = repeated._known
+            length = sum(len(key) + (0 if k is None else len(k.rows)) for key, k in kept.items())
+            assert len(kept) <= 1 or length <= 150
+    assert 0 < len(repeated._known) < len(sizes)
 
 
 @pytest.mark.usefixtures("unverified")

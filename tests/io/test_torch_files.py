@@ -17,6 +17,7 @@ import pytest
 
 import weft
 from weft import nn, optim
+from weft.backends.disk.file import MappedFile
 from weft.core.execute import run
 from weft.io import load_torch, serialization
 from weft.io.archive import Writing
@@ -477,3 +478,13 @@ def test_arrays_and_numbers_of_numpy() -> None:
             np.testing.assert_array_equal(got[name], x)
     with pytest.raises(weft.FileError, match="only numbers are read"):
         through(np.array([{}], object))
+
+
+def test_large_members_are_read_in_large_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(MappedFile, "in_large_pages", lambda self, begin, end: asked.append(end - begin))
+    large = np.random.default_rng(0).standard_normal((600, 1001), np.float32)
+    weft.save([weft.tensor(large), 3], tmp_path / "x.pt")
+    found = weft.load(tmp_path / "x.pt")[0]
+    np.testing.assert_array_equal(found.numpy(), large)
+    assert large.nbytes in asked

@@ -12,7 +12,6 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft.autograd.value import Value
-from weft.core.args.handle import wrap_constant
 from weft.core.composed.composite import calls_are_made, calls_of
 from weft.lazy_dataclass import dataclass
 
@@ -48,12 +47,9 @@ class Recordings:
 
 
 def take_over(op: str, tensors: Iterable[Tensor], nodes: Iterable[Node]) -> None:
-    """Have each tensor stand for a result of a call, of its shape, in place: its elements where it is."""
+    """Have each tensor stand for a result of a call, of its shape and on its device, in place."""
     for t, node in zip(tensors, nodes, strict=True):
-        if node.device == t.value.node.device:
-            t.become(op, Value(node))
-        else:
-            t.copy_(wrap_constant(node))
+        t.become(op, Value(node))
 
 
 @dataclass(slots=True)
