@@ -403,3 +403,37 @@ def test_cores_share_the_rows_of_tall_products() -> None:
     assert first(8192, 256, 2) == "sc_po"
     assert first(1024, 1024, 2).startswith("po"), "each core would pack all panels"
     assert first(8192, 256, 1).startswith("po")
+
+
+@pytest.mark.parametrize("device", ["avx512", "avx2"])
+def test_a_stream_that_steps_from_line_to_line_is_used_in_blocks(device: str) -> None:
+    """x.T @ y, the gradient of a layer's weight: between two tiles of rows all lines of a stream would leave the first
+    cache, which each use a part of each line alone."""
+    n = PRODUCT_CHAIN + 32
+    a, b = normal(n, 24), normal(n, 64, seed=1)
+    k, got = scheduled(lambda x, y: x.T @ y, [a, b], DEVICES[device])
+    close(got, a.T.astype(np.float64) @ b)
+    (depth,) = [p for p in k.decisions.picks if p.name == "contraction.depth"]
+    assert depth.option == "in blocks"
+    k, _ = scheduled(lambda x, y: x @ y, [normal(24, n), b], DEVICES[device])
+    (depth,) = [p for p in k.decisions.picks if p.name == "contraction.depth"]
+    assert depth.option == "whole", "rows lie along the sum"
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_windows_of_a_weights_gradient_are_copied_once(stride: int) -> None:
+    """A window for each tap would be copied nine times; in blocks of the depth one serves all taps, and steps are as
+    short as that there is room for it."""
+    x = weft.zeros(8, 16 * stride, 16 * stride, 32).realize()
+    g = weft.zeros(8, 16, 16, 64).realize()
+    w = weft.zeros(64, 32, 3, 3).realize()
+    image, seen = (t.permute(0, 3, 1, 2) for t in (x, g))
+    gradient = weft.grad(lambda w: (conv(image, w, stride) * seen).sum())(w).permute(2, 3, 1, 0)
+    (spec,) = kernelize([gradient.value.node])
+    device = info(64, 32, l2_bytes=256 << 10, cores=1)
+    k = schedule(spec.algorithm, device)
+    verify(lower(k))
+    picked = {p.name: p.option for p in k.decisions.picks}
+    assert picked["contraction.depth"] == "in blocks" and "window" in k.nests
+    copied = np.prod([int(s.extent) for s in [*k.nests["window"].loops, *k.enclosing("window")]])
+    assert copied <= 2 * int(np.prod(x.shape))

@@ -10,10 +10,10 @@ multiplication"; Van Zee & van de Geijn 2015, BLIS).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from math import gcd, prod
+from math import gcd, inf, prod
 
 from weft.backends.costs import CostModel
 from weft.backends.protocol import DeviceInfo
@@ -90,6 +90,9 @@ CHUNK_TILES = 8
 
 WINDOW_SHARE = 4
 """A copied piece of what a stream reaches may take the second-level cache over this: the panel keeps its place."""
+
+MAX_COPIES = 2
+"""The times that windows may copy what a stream reaches, for each panel; beyond, the depth is cut into blocks."""
 
 PANEL_SHARE = 2
 """A panel of the whole depth may take the second-level cache over this; beyond, the depth is cut into blocks."""
@@ -199,6 +202,41 @@ def _panel_bytes(c: Contraction, width: int) -> int:
     return prod(high(a.extent) for a in c.value.reduce.axes) * width * c.value.dtype.itemsize
 
 
+def _is_copied_again(k: Kernel, axes: Axes, info: DeviceInfo) -> bool:
+    """True where windows copy most of what tiles reach of a stream several times for a panel, since a sum of the whole
+    depth reaches more than stays in the cache."""
+    c = axes.contraction
+    reached = reachable(k, c, 1 - axes.side)
+    if reached is None or c.value.reduce is None or not _sized(c) or not isinstance(axes.stream.extent, int):
+        return False
+    inside = [a for a in c.own(1 - axes.side) if a is not axes.stream]
+    of = {a.var: high(a.extent) for a in (*c.value.reduce.axes, axes.stream)}
+    copied, _ = _window_blocks(reached, of, inside, c.value.dtype.itemsize, info)
+    return copied > MAX_COPIES * _reach(reached, of | {a.var: high(a.extent) for a in inside})
+
+
+def _window_blocks(
+    reached: Expr, of: Mapping[Var, int], inside: Sequence[Axis], itemsize: int, info: DeviceInfo
+) -> tuple[float, tuple[int, ...]]:
+    """The fewest elements that are copied while a window stays small, and the blocks of the axes `inside` for which
+    they are so few; infinity where none is small. `of`: the steps of the other axes for one window."""
+    room = info.l2_bytes // WINDOW_SHARE // itemsize
+    best = inf, 0, tuple[int, ...]()
+    for blocks in product(*(divisors(high(a.extent)) for a in inside)):
+        size = _reach(reached, {**of, **{a.var: b for a, b in zip(inside, blocks, strict=True)}})
+        copied = size * prod(high(a.extent) / b for a, b in zip(inside, blocks, strict=True))
+        if size <= room and (copied, size) < best[:2]:
+            best = copied, size, blocks
+    return best[0], best[2]
+
+
+def _reach(reached: Expr, of: Mapping[Var, int]) -> int:
+    """The elements of a window for so many steps of each axis."""
+    return prod(
+        1 + sum(abs(coefficient(i, v) or 0) * (n - 1) for v, n in of.items()) for i in main(reached).index
+    )
+
+
 def _dearer(ways: Dots, costs: Mapping[str, float]) -> Refusal:
     """The reason why tiles are better than inner products."""
     rows, columns = (high(a.extent) for a in ways.axes)
@@ -216,6 +254,7 @@ def _deep_or_tiled(
     sized, length = isinstance(axes.stream.extent, int), prod(typical(a.extent) for a in c.value.reduce.axes)
     room = info.l2_bytes // PANEL_SHARE
     far = length * width * c.value.dtype.itemsize > room
+    far = far or fetched_anew(k, c, 1 - axes.side, info) or _is_copied_again(k, axes, info)
     large = _panel_bytes(c, width) > info.l2_bytes
     in_place = large and isinstance(c.factors[axes.side], Load) and contiguous(k, c, axes.side, axes.panel)
     in_blocks = large and not in_place
@@ -544,6 +583,7 @@ class _Tiled:
         self.width = choice.vectors * info.lanes(c.value.dtype)
         self.sized = isinstance(choice.stream.extent, int)
         self.square = 0
+        self.reached = reachable(self.k, c, 1 - choice.side)
         self.depth = prod(typical(a.extent) for a in c.value.reduce.axes) if c.value.reduce else 1
         self.panel_bytes = self.depth * self.width * c.value.dtype.itemsize
 
@@ -617,27 +657,18 @@ class _Tiled:
     def blocked(self, inside: list[str], axes: dict[str, Axis], rows: int) -> list[str]:
         """The stream's loops cut into blocks, of sizes for which the fewest elements are copied while a window stays
         small. `rows` of the tiled axis are in one window."""
-        reached = reachable(self.k, self.c, 1 - self.choice.side)
+        reached = self.reached
         if reached is None or not inside or self.choice.in_blocks:
             return inside
-        room = self.info.l2_bytes // WINDOW_SHARE // self.c.value.dtype.itemsize
         sizes = {a.var: high(a.extent) for a in (self.c.value.reduce.axes if self.c.value.reduce else ())}
         sizes[self.choice.stream.var] = rows
-        best: tuple[float, int, tuple[int, ...]] | None = None
-        for blocks in product(*(divisors(extent(self.k, n)) for n in inside)):
-            of = sizes | {axes[n].var: b for n, b in zip(inside, blocks, strict=True)}
-            size = prod(
-                1 + sum(abs(coefficient(i, v) or 0) * (n - 1) for v, n in of.items())
-                for i in main(reached).index
-            )
-            copied = size * prod(extent(self.k, n) / b for n, b in zip(inside, blocks, strict=True))
-            if size <= room and (best is None or (copied, size) < best[:2]):
-                best = copied, size, blocks
-        if best is None:
+        cut = [Axis(axes[n].var, extent(self.k, n)) for n in inside]
+        best, blocks = _window_blocks(reached, sizes, cut, self.c.value.dtype.itemsize, self.info)
+        if best == inf:
             return inside
         outer: list[str] = []
         inner: list[str] = []
-        for n, b in zip(inside, best[2], strict=True):
+        for n, b in zip(inside, blocks, strict=True):
             if 1 < b < extent(self.k, n):
                 self.k, o, i = split(self.k, n, b, f"{n}_block", f"{n}_in")
                 outer.append(o)
@@ -747,8 +778,8 @@ class _Tiled:
             self.k = run(self.k, Stage(value, panel, "panel", axes))
             staged.append(("panel", at))
         window = None
-        if (reached := reachable(self.k, c, 1 - choice.side)) is not None:
-            self.k, window = run(self.k, Window(value, reached, "window")), "window"
+        if self.reached is not None:
+            self.k, window = run(self.k, Window(value, self.reached, "window")), "window"
         elif block != tile or (not isinstance(stream, Load) and plain_load(stream) is None):
             axes = self.ordered(stream, [choice.stream.var.name], k_axes)
             self.k = run(self.k, Stage(value, stream, "stream", axes))
@@ -889,8 +920,18 @@ class _Tiled:
             return None
         if not _sized(self.c) and not self.choice.in_blocks:
             return None  # `levels` sets aside what is added in sequence, as much as there is
-        self.k, name = in_steps(self.k, value)
+        self.k, name = in_steps(self.k, value, self.beyond_room)
         return name
+
+    def beyond_room(self, of: Mapping[Var, int]) -> int:
+        """The elements for which there is no room, of a window for a step of the sum in blocks and all of the stream's
+        results; `of`: the extents of the summed axes in a step."""
+        reached = self.reached
+        if reached is None or not self.choice.in_blocks:
+            return 0
+        own = {a.var: high(a.extent) for a in self.c.own(1 - self.choice.side)}
+        room = self.info.l2_bytes // WINDOW_SHARE // self.c.value.dtype.itemsize
+        return max(_reach(reached, {**own, **of}) - room, 0)
 
     def accumulate(self, name: str, scope: Scope) -> None:
         """The loops of a tile of sums: what is summed outside, rows written out, lanes inside."""

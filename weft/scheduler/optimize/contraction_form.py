@@ -6,6 +6,7 @@ c(.., s, p) = sum k: a(.., s, k) * b(.., k, p)
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from math import ceil, prod
 
@@ -169,19 +170,27 @@ def _contiguous_pair(k: Kernel, c: Contraction, a: Axis, b: Axis) -> bool:
     return all(i == 1 and o == b.extent for i, o in zip(inner, outer, strict=True))
 
 
-def in_steps(k: Kernel, value: str) -> tuple[Kernel, str]:
-    """The sum in steps, so that few additions stand in sequence; the name of a step's sum.
+def in_steps(
+    k: Kernel, value: str, excess: Callable[[Mapping[Var, int]], int] = lambda of: 0
+) -> tuple[Kernel, str]:
+    """The sum in steps, so that few additions stand in sequence; the name of a step's sum. `excess`: by how much a step
+    of such extents of the summed axes is too large for something else; shorter ones are taken where that is less.
 
     The inner summed axes belong to a step as a whole, as many as there is room for; the next one is cut into
     equal pieces; those outside of it count steps."""
     item = k.algorithm.item(value)
     assert isinstance(item, ItemValue) and item.reduce is not None
     axes = list(item.reduce.axes)
-    inner = 1
+    inner, of = 1, {a.var: 1 for a in axes}
     while inner * high(axes[-1].extent) <= PRODUCT_CHAIN // 2:
-        inner *= high(axes.pop().extent)
+        wider = of | {axes[-1].var: high(axes[-1].extent)}
+        if excess(wider) > excess(of):
+            break
+        inner, of = inner * high(axes.pop().extent), wider
     cut = axes.pop()
-    k, factor = pick(k, "contraction.chain", _pieces(high(cut.extent), inner))
+    pieces = _pieces(high(cut.extent), inner)
+    pieces.sort(key=lambda n: excess(of | {cut.var: n}))
+    k, factor = pick(k, "contraction.chain", pieces)
     if factor == 1 and inner > 1:
         factor = 0  # one step per element
     name = f"{value}_chain"
