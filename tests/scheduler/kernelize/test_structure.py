@@ -397,3 +397,34 @@ def test_a_device_that_binds_few_buffers_gets_more_kernels(buffers: int) -> None
         assert len(specs) >= 20 // (buffers - 1)
         np.testing.assert_allclose(execute([out], buffers=buffers)[0], evaluate([out])[0], rtol=1e-5)
     assert any("buffers on this device" in w for s in kernelize([whole], buffers) for w in s.why)
+
+
+def test_pieces_that_are_computed_are_stored_by_one_loop() -> None:
+    x = leaf(4, 6)
+    halves = [apply(Op.SHRINK, (x,), Box((k, 0), (2, 1)), shape=(2, 6)) for k in (0, 1)]
+    pieces = [add(halves[0], halves[1]), apply(Op.SUB, tuple(halves)), leaf(2, 6)]
+    (spec,) = checked(apply(Op.CONCAT, tuple(pieces), Along(0)))
+    stores = [len(i.stores) for i in spec.algorithm.items if isinstance(i, Output)]
+    assert sorted(stores) == [1, 2], "of the same elements; what is copied has a loop of its own"
+    many = [add(halves[k % 2], float(k)) for k in range(20)]
+    (spec,) = checked(apply(Op.CONCAT, tuple(many), Along(0)))
+    assert [len(i.stores) for i in spec.algorithm.items if isinstance(i, Output)] == [16, 4]
+
+
+def test_pieces_are_stored_where_they_lie_in_what_is_asked_for() -> None:
+    """Rows of two kinds, one after the other: no copy of what is joined."""
+    x = leaf(3, 5)
+
+    def interleaved() -> tuple[Node, Node]:
+        pieces = [apply(Op.RESHAPE, (add(x, float(k)),), shape=(1, 3, 5)) for k in (1, 2)]
+        joined = apply(Op.CONCAT, tuple(pieces), Along(0))
+        turned = apply(Op.PERMUTE, (joined,), Axes((1, 0, 2)))
+        return joined, apply(Op.CONTIGUOUS, (apply(Op.RESHAPE, (turned,), shape=(6, 5)),))
+
+    joined, rows = interleaved()
+    (spec,) = checked(rows)
+    assert [len(i.stores) for i in spec.algorithm.items if isinstance(i, Output)] == [2]
+    specs = checked(rows, joined)
+    assert {n for s in specs for n in s.writes} == {rows, joined}
+    checked(rows, apply(Op.EXP, (joined,)))
+    checked(rows, apply(Op.EXP, (apply(Op.PERMUTE, (joined,), Axes((1, 0, 2))),)))

@@ -46,6 +46,9 @@ MAX_SITES = 12
 MAX_SELECTED_PIECES = 8
 """Inputs of a concatenation that is selected from per element."""
 
+MAX_PIECES_TOGETHER = 16
+"""Computed inputs of a concatenation whose elements at one place are computed one after the other."""
+
 MAX_WRITTEN_PIECES = 64
 """Inputs of a concatenation that one kernel writes at most."""
 

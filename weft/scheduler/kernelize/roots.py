@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from weft.ir.graph import Along, Axes, Box, Node, ScatterCombine
+from weft.ir.graph import Along, Axes, Box, Node, ScatterCombine, Shape
 from weft.ir.index import Int, Var, high, in_range
 from weft.ir.movement import reshape_index
-from weft.ir.ops import Op
+from weft.ir.ops import ELEMENTWISE, MOVEMENT, Op
+from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.compute import compute
 from weft.scheduler.kernelize.facts import is_leaf
-from weft.scheduler.kernelize.groups import Group, GroupStore, Kind
+from weft.scheduler.kernelize.groups import Frame, Group, GroupStore, Kind
 from weft.scheduler.kernelize.sites import Sites
 
 
@@ -65,17 +66,56 @@ def _same(sites: Sites, node: Node, group: Group) -> None:
     frame.stores.append(GroupStore(node, index, sites.need(node.inputs[0], group, index, frame.alone)))
 
 
+def _contiguous(sites: Sites, node: Node, group: Group) -> None:
+    """Store the input as it is; the pieces of a concatenation that are computed, each over its own domain."""
+    core, chain = _core(node.inputs[0])
+    if core.op is Op.CONCAT and all(map(_is_computed, core.inputs)) and _is_for(node, [core, *chain], sites):
+        _pieces(sites, node, group, core, chain)
+        return
+    _same(sites, node, group)
+
+
 def _concat(sites: Sites, node: Node, group: Group) -> None:
     """Store one output per input, each over its own domain."""
-    assert isinstance(node.attrs, Along)
-    axis = node.attrs.axis
+    _pieces(sites, node, group, node, [])
+
+
+def _pieces(sites: Sites, node: Node, group: Group, concat: Node, chain: Sequence[Node]) -> None:
+    """Store the inputs of a concatenation, of which a chain of reshapes and permutations makes `node`: those that are
+    computed over one domain, where they have the same shape, since most are of the same elements."""
+    assert isinstance(concat.attrs, Along)
+    axis = concat.attrs.axis
     start: Int = 0
-    for x in node.inputs:
+    computed: dict[Shape, tuple[Frame, tuple[Int, ...]]] = {}
+    for x in concat.inputs:
         if sites.facts[id(x)].size:
-            frame, index = group.domain(x.shape)
+            known = computed.get(x.shape) if _is_computed(x) else None
+            if known is None or len(known[0].stores) == cost.MAX_PIECES_TOGETHER:
+                known = group.domain(x.shape)
+            frame, index = known
+            if _is_computed(x):
+                computed[x.shape] = known
             at = (*index[:axis], index[axis] + start, *index[axis + 1 :])
+            for moved in reversed(chain):
+                at = _forward(moved, at)
             frame.stores.append(GroupStore(node, at, sites.need(x, group, index, frame.alone)))
         start = start + x.shape[axis]
+
+
+def _is_for(node: Node, inputs: Sequence[Node], sites: Sites) -> bool:
+    """These are computed for `node` alone, one for the other."""
+    within = {*inputs, node}
+    return not any(
+        (id(n) in sites.prepared.forced and n is not node) if n in within else not within.isdisjoint(n.inputs)
+        for n in sites.prepared.order
+    )
+
+
+def _is_computed(x: Node) -> bool:
+    """The elements are computed, not those of another value in other places."""
+    while x.op in MOVEMENT and not is_leaf(x):
+        x = x.inputs[0]
+    return x.op in ELEMENTWISE and not is_leaf(x)
 
 
 def _update(sites: Sites, node: Node, group: Group) -> None:
@@ -115,7 +155,7 @@ def _scatter(sites: Sites, node: Node, group: Group) -> None:
 
 
 _ROOTS: dict[Op, Callable[[Sites, Node, Group], None]] = {
-    Op.CONTIGUOUS: _same,
+    Op.CONTIGUOUS: _contiguous,
     Op.CONCAT: _concat,
     Op.UPDATE: _update,
     Op.SCATTER: _scatter,
