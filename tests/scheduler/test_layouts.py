@@ -151,7 +151,7 @@ def test_random_networks_compute_what_they_did(
     if kept:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("weft.scheduler.panels.MIN_BYTES", 0)
-            patch.setattr("weft.scheduler.winograd.GAIN", float("inf") if in_tiles else 0.0)
+            patch.setattr("weft.scheduler.convolutions.GAIN", float("inf") if in_tiles else 0.0)
             found = split([result.value.node], {w.value.node for w in weights}, INFO)
         if found is not None:
             values = evaluate(found.kept)

@@ -22,6 +22,7 @@ from weft.scheduler import memory
 from weft.scheduler.copies import Copies, copy_trace
 from weft.scheduler.generalize import generalize
 from weft.scheduler.kernelize import KernelSpec, ScanSpec, kernelize_expanded, kernels
+from weft.scheduler.layouts import laid_out
 from weft.scheduler.loops import Chosen, LoopLayout, Run, nbytes
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.extents import typical
@@ -63,7 +64,7 @@ def build(job: Job, device: Device) -> tuple[Unrolled, list[tuple[str, str]] | N
 
 def prepared(job: Job, device: Device) -> Prepared:
     """The job with its kernels compiled, or found."""
-    job = replace(job, outputs=tuple(expand_calls(job.outputs)))
+    job = replace(job, outputs=tuple(laid_out(expand_calls(job.outputs), device.info)))
     specs = kernelize_expanded(job.outputs, device.info.bounds.parameters)
     copies = Copies.of(specs)
     single = [*kernels(specs), *copies.kernels.values()]

@@ -22,10 +22,11 @@ from weft.ir.graph import Node, toposort
 from weft.ir.ops import MOVEMENT, REDUCE, SLOW, Op
 from weft.ir.rewrite import rebuilt
 from weft.lazy_dataclass import dataclass
+from weft.scheduler.convolutions import convolutions
 from weft.scheduler.keeping import nbytes
 from weft.scheduler.layouts import channels_innermost
 from weft.scheduler.panels import panels
-from weft.scheduler.winograd import TiledConvolution, convolutions
+from weft.scheduler.winograd import TiledConvolution
 
 FREE_BYTES = 1 << 20
 """The memory that kept values may take whatever they are computed from."""

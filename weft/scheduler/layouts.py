@@ -13,17 +13,74 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import TypeAlias
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import graph, movement
 from weft.ir.graph import Along, Axes, Node, toposort
-from weft.ir.index import Int, Var
+from weft.ir.index import Int, Var, high, variables
 from weft.ir.loops import LoopKind
+from weft.ir.numerics import pinned
 from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
 from weft.ir.rewrite import over
 from weft.lazy_dataclass import dataclass
+from weft.scheduler.convolutions import convolutions, gradients, saved, saved_by_gradient
 from weft.scheduler.panels import image_lane
-from weft.scheduler.winograd import TiledConvolution
+from weft.scheduler.winograd import TiledConvolution, TiledGradient
+
+
+def laid_out(outputs: Sequence[Node], info: DeviceInfo) -> Sequence[Node]:
+    """The graph of `outputs`, without calls, with convolutions by weights that it changes, as a training step does, in
+    tiles, and channels innermost; the nodes themselves where that does not pay."""
+    if info.task_kind is not LoopKind.PARALLEL or pinned():
+        return outputs
+    weights = frozenset(_changed(outputs))
+    tiles = dict(convolutions(outputs, weights, info, stay=False)) if weights else {}
+    of_weights = dict(gradients(outputs, info)) if tiles else {}
+    gain = sum(saved(t, info) for t in tiles.values())
+    gain += sum(saved_by_gradient(t, info) for t in of_weights.values())
+    if gain <= _read_again(outputs, info):
+        return outputs
+    in_tiles = {n: (t, t.weight()) for n, t in tiles.items()}
+    return channels_innermost(outputs, weights, info, {**in_tiles, **of_weights})
+
+
+def _read_again(outputs: Sequence[Node], info: DeviceInfo) -> float:
+    """The cycles that channels innermost cost where all that is of a channel is reduced: these values are in the second
+    cache channel by channel, where they lie so, and else are read again for what is computed of the results."""
+    found = 0.0
+    for n in toposort(outputs):
+        if n.op in REDUCE and len(n.inputs[0].shape) >= 4:
+            assert isinstance(n.attrs, Axes)
+            size = high(graph.elements(n.inputs[0].shape)) * n.dtype.itemsize
+            kept = [x for a, x in enumerate(n.inputs[0].shape) if a not in n.attrs.axes and x != 1]
+            if len(kept) <= 1 and size > info.l2_bytes:
+                found += size / info.costs.line_bytes * COLUMN_LINE_CYCLES
+    return found
+
+
+def _changed(outputs: Sequence[Node]) -> Iterator[Node]:
+    """The leaves of four axes that have new values among `outputs`: each of these is of the old one and of others,
+    element by element."""
+    for n in outputs:
+        if len(n.shape) != 4:
+            continue
+        stack, seen = [n], {n}
+        while stack:
+            x = stack.pop()
+            if not x.inputs or x.storage is not None:
+                if x is not n:
+                    yield x
+            elif x.op in ELEMENTWISE:
+                stack += [i for i in x.inputs if i not in seen]
+                seen.update(x.inputs)
+
+
+COLUMN_LINE_CYCLES = 20.0
+"""Cycles for a line of a value that is read again for all channels (decision 181)."""
+
+InTiles: TypeAlias = tuple[TiledConvolution, Node] | TiledGradient
+"""A convolution in tiles with what stands for its weight, or the gradient of a weight."""
 
 _FOLLOWING = ELEMENTWISE | REDUCE | {Op.CONCAT}
 
@@ -36,14 +93,14 @@ class _Turned:
     made: dict[Node, Node]
     lane: dict[Node, int]
     stored: frozenset[Node]
-    in_tiles: Mapping[Node, tuple[TiledConvolution, Node]]
+    in_tiles: Mapping[Node, InTiles]
 
 
 def channels_innermost(
     outputs: Sequence[Node],
     weights: Collection[Node],
     info: DeviceInfo,
-    in_tiles: Mapping[Node, tuple[TiledConvolution, Node]] = MappingProxyType({}),
+    in_tiles: Mapping[Node, InTiles] = MappingProxyType({}),
 ) -> Sequence[Node]:
     """The graph of `outputs`, values from convolutions by `weights` on with channels innermost, on devices whose lanes
     run along what is contiguous; the nodes themselves where there are no such convolutions. `in_tiles`: convolutions to
@@ -71,17 +128,28 @@ def _in_its_place(n: Node, first: Mapping[Node, int], turned: _Turned) -> Node:
     if lane is None:
         return over(n, inputs)
     turned.lane[n] = lane
-    order = (*(a for a in range(len(n.shape)) if a != lane), lane)
+    taps = () if n in first else _taps(n)
+    order = (*taps, *(a for a in range(len(n.shape)) if a != lane and a not in taps), lane)
     if n in turned.in_tiles:
-        tiles, weight = turned.in_tiles[n]
-        results = tiles.convolved(turned.made[tiles.image], weight)
+        results = _computed_in_tiles(turned.in_tiles[n], turned.made, order)
         made = graph.apply(Op.RESHAPE, (results,), shape=tuple([n.shape[a] for a in order]))
     else:
         made = _reduced(n, inputs, order, turned) if n.op in REDUCE else _each(n, inputs, order)
-    if n in turned.stored:
+    if n in turned.stored or taps:
         made = graph.apply(Op.CONTIGUOUS, (made,))
     back = tuple([order.index(a) for a in range(len(order))])
     return graph.apply(Op.PERMUTE, (made,), Axes(back))
+
+
+def _computed_in_tiles(in_tiles: InTiles, made: Mapping[Node, Node], order: Sequence[int]) -> Node:
+    """The results of what is in tiles, but for axes of size 1, with their axes in this order."""
+    if isinstance(in_tiles, TiledGradient):
+        t, turned = in_tiles, order[-1] == in_tiles.channel
+        results = t.summed(made[t.image], made[t.results], turned)
+        axes = (*t.taps, *((t.of, t.channel) if turned else (t.channel, t.of)))
+        return graph.apply(Op.PERMUTE, (results,), Axes(tuple([axes.index(a) for a in order if a in axes])))
+    tiles, weight = in_tiles
+    return tiles.convolved(made[tiles.image], weight)
 
 
 def _images(total: Node) -> Iterator[Node]:
@@ -151,6 +219,30 @@ def _followed(n: Node, lane: Mapping[Node, int]) -> int | None:
         if axis is not None and (found is None or read[0] > found[0]):
             found = read[0], axis
     return None if found is None else found[1]
+
+
+def _taps(n: Node) -> tuple[int, ...]:
+    """The axes of a sum's results that are places of a window, which slides over what is summed."""
+    if n.op is not Op.SUM or n.inputs[0].op is not Op.MUL or type(n.attrs) is not Axes:
+        return ()
+    product, axes = n.inputs[0], n.attrs.axes
+    at = tuple(
+        [Var(f"i{k}", 0, max(int(x) - 1, 0)) for k, x in enumerate(product.shape) if isinstance(x, int)]
+    )
+    if len(at) != len(product.shape):
+        return ()
+    summed = [at[k] for k in axes]
+    free = [v for k, v in enumerate(at) if k not in axes]
+    found: set[int] = set()
+    for f in product.inputs:
+        index = at
+        while f.op in MOVEMENT and f.storage is None:
+            index, f = movement.source(f, index).index, f.inputs[0]
+            for i in index:
+                on = variables(i)
+                over_ = [v.hi for v in on if v in summed]
+                found.update(k for k, v in enumerate(free) if over_ and v in on and 0 < v.hi < max(over_))
+    return tuple(sorted(found))
 
 
 def _read(n: Node, index: tuple[Int, ...], lane: Mapping[Node, int]) -> tuple[int, Int] | None:
