@@ -9,7 +9,6 @@ from functools import partial
 
 from weft import settings
 from weft.backends.protocol import Commands, Device, DeviceInfo, Launch, Step
-from weft.ir.calls import expand_calls
 from weft.ir.errors import IRError
 from weft.ir.graph import Node, elements
 from weft.ir.graph_verify import verify_graph
@@ -22,12 +21,12 @@ from weft.scheduler import memory
 from weft.scheduler.copies import Copies, copy_trace
 from weft.scheduler.generalize import generalize
 from weft.scheduler.kernelize import KernelSpec, ScanSpec, kernelize_expanded, kernels
-from weft.scheduler.layouts import laid_out
 from weft.scheduler.loops import Chosen, LoopLayout, Run, nbytes
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.extents import typical
 from weft.scheduler.plan import KernelInfo, OutputSpec, Tenant
 from weft.scheduler.plan_verify import StepAccesses, What, launch_trace, verify_plan
+from weft.scheduler.planned import planned
 from weft.scheduler.programs import CompiledProgram, compiled
 from weft.scheduler.unrolled import Item, Unrolled
 
@@ -64,7 +63,7 @@ def build(job: Job, device: Device) -> tuple[Unrolled, list[tuple[str, str]] | N
 
 def prepared(job: Job, device: Device) -> Prepared:
     """The job with its kernels compiled, or found."""
-    job = replace(job, outputs=tuple(laid_out(expand_calls(job.outputs), device.info)))
+    job = replace(job, outputs=tuple(planned(job.outputs, device.info)))
     specs = kernelize_expanded(job.outputs, device.info.bounds.parameters)
     copies = Copies.of(specs)
     single = [*kernels(specs), *copies.kernels.values()]

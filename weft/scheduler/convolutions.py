@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
@@ -54,10 +55,15 @@ class _Asked:
     """The parts of values that are asked for by what is computed of them."""
 
     def __init__(self, outputs: Sequence[Node]) -> None:
-        self._outputs, self._users = frozenset(outputs), dict[Node, list[Node]]()
-        for n in toposort(outputs):
+        self._outputs = frozenset(outputs)
+
+    @cached_property
+    def _users(self) -> dict[Node, list[Node]]:
+        users: dict[Node, list[Node]] = {}
+        for n in toposort(list(self._outputs)):
             for i in n.inputs:
-                self._users.setdefault(i, []).append(n)
+                users.setdefault(i, []).append(n)
+        return users
 
     def of(self, n: Node) -> list[tuple[int, int]]:
         """The first and the last index along each axis of a value that is read as a whole, or as one view."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from weft.backends.protocol import Device, DeviceInfo
-from weft.ir.calls import expand_calls
 from weft.ir.graph import Node
 from weft.ir.index import Int, evaluate, high
 from weft.ir.kernel.algorithm import Algorithm
@@ -17,8 +16,8 @@ from weft.ir.loops_text import show_program
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.build import in_company
 from weft.scheduler.kernelize import Logged, ScanSpec, kernelize_expanded, kernels
-from weft.scheduler.layouts import laid_out
 from weft.scheduler.optimize.rules import Decided, decide
+from weft.scheduler.planned import planned
 from weft.scheduler.programs import lowered
 
 
@@ -81,8 +80,7 @@ def details(
     def count(x: Int) -> int:
         return high(x) if sizes is None else int(evaluate(x, sizes))
 
-    outputs = laid_out(expand_calls(nodes), device.info)
-    specs = kernelize_expanded(outputs, device.info.bounds.parameters, logged=True)
+    specs = kernelize_expanded(planned(nodes, device.info), device.info.bounds.parameters, logged=True)
     info = in_company(specs, device)
     once = {
         s: KernelDetail(

@@ -36,7 +36,9 @@ def laid_out(outputs: Sequence[Node], info: DeviceInfo) -> Sequence[Node]:
         return outputs
     weights = frozenset(_changed(outputs))
     tiles = dict(convolutions(outputs, weights, info, stay=False)) if weights else {}
-    of_weights = dict(gradients(outputs, info)) if tiles else {}
+    if not tiles:
+        return outputs
+    of_weights = dict(gradients(outputs, info))
     gain = sum(saved(t, info) for t in tiles.values())
     gain += sum(saved_by_gradient(t, info) for t in of_weights.values())
     if gain <= _read_again(outputs, info):
