@@ -79,6 +79,9 @@ def test_sums_that_gain_nothing_stay_as_they_are() -> None:
     ):
         nodes = _nodes(y)
         assert factored(nodes) is nodes
+    nothing = _leaf(0, 4, 5, 5)
+    empty = _nodes((nothing * nothing.mean((0, 2, 3), keepdim=True)).sum((0, 2, 3)))
+    assert factored(empty) is empty, "0, and not 0 times what the mean of nothing is"
     narrow = _leaf(2, 4, 5, 5, dtype=weft.bfloat16)
     half = _nodes((narrow * narrow.sum((0, 2, 3), keepdim=True)).sum((0, 2, 3)))
     assert factored(half) is half, "a sum without its factor would be rounded elsewhere"

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from weft.ir import graph
 from weft.ir.graph import Axes, Fill, Node, toposort
+from weft.ir.index import low
 from weft.ir.numerics import pinned
 from weft.ir.ops import REDUCE, Op
 from weft.ir.rewrite import over
@@ -94,6 +95,8 @@ def _products(n: Node) -> list[_Term] | None:
     summed = [a for a in axes if sizes[a] != 1]
     if len(summed) < 2 or sum(size != 1 for a, size in sizes.items() if a not in axes) > 1:
         return None
+    if any(low(size) < 1 for size in sizes.values()):
+        return None  # a sum of nothing is 0 whatever its factor is, which may be 0 / 0
     terms = _Products(frozenset(summed), {}).of(x)
     whole = all(t.inside for t in terms)
     return terms if whole and any(t.factors or t.divisors for t in terms) else None
