@@ -424,6 +424,9 @@ def test_pieces_are_stored_where_they_lie_in_what_is_asked_for() -> None:
     joined, rows = interleaved()
     (spec,) = checked(rows)
     assert [len(i.stores) for i in spec.algorithm.items if isinstance(i, Output)] == [2]
+    specs = checked(apply(Op.EXP, (rows,)), total(rows, 0))
+    first = [len(i.stores) for i in specs[0].algorithm.items if isinstance(i, Output)]
+    assert first == [2], "whoever reads it"
     specs = checked(rows, joined)
     assert {n for s in specs for n in s.writes} == {rows, joined}
     checked(rows, apply(Op.EXP, (joined,)))

@@ -104,9 +104,9 @@ def _pieces(sites: Sites, node: Node, group: Group, concat: Node, chain: Sequenc
 
 def _is_for(node: Node, inputs: Sequence[Node], sites: Sites) -> bool:
     """These are computed for `node` alone, one for the other."""
-    within = {*inputs, node}
+    within = frozenset(inputs)
     return not any(
-        (id(n) in sites.prepared.forced and n is not node) if n in within else not within.isdisjoint(n.inputs)
+        id(n) in sites.prepared.forced if n in within else n is not node and not within.isdisjoint(n.inputs)
         for n in sites.prepared.order
     )
 
