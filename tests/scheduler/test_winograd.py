@@ -388,11 +388,13 @@ def test_a_step_stays_as_it_is_where_tiles_do_not_pay(monkeypatch: pytest.Monkey
     grads = weft.gradients((y * y).sum(), weights)
     normed = expand_calls([(w.detach() - g).value.node for w, g in zip(weights, grads, strict=True)])
     assert laid_out(normed, INFO) is not normed, "what is of a channel is in the second cache"
+    small = replace(INFO, l2_bytes=(1 << 18) - 1)
+    monkeypatch.setattr("weft.scheduler.convolutions.GAIN", 10.0)
+    monkeypatch.setattr("weft.scheduler.layouts.COLUMN_LINE_CYCLES", 0.0)
+    assert laid_out(normed, small) is not normed
     monkeypatch.setattr("weft.scheduler.layouts.COLUMN_LINE_CYCLES", 1e9)
     assert laid_out(normed, INFO) is not normed
-    assert laid_out(normed, replace(INFO, l2_bytes=1 << 12)) is normed, (
-        "it would be read again, from further away"
-    )
+    assert laid_out(normed, small) is normed, "it would be read again, from further away"
 
 
 @pytest.mark.usefixtures("any_step")

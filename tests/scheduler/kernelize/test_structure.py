@@ -429,5 +429,13 @@ def test_pieces_are_stored_where_they_lie_in_what_is_asked_for() -> None:
     assert first == [2], "whoever reads it"
     specs = checked(rows, joined)
     assert {n for s in specs for n in s.writes} == {rows, joined}
-    checked(rows, apply(Op.EXP, (joined,)))
+    assert all(
+        len(i.stores) == 1 or s.writes == (joined,)
+        for s in specs
+        for i in s.algorithm.items
+        if isinstance(i, Output)
+    )
+    assert any(joined in s.reads for s in specs), "pieces are not computed twice"
+    specs = checked(rows, apply(Op.EXP, (joined,)))
+    assert all(len(i.stores) == 1 for s in specs for i in s.algorithm.items if isinstance(i, Output))
     checked(rows, apply(Op.EXP, (apply(Op.PERMUTE, (joined,), Axes((1, 0, 2))),)))

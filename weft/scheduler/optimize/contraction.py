@@ -10,10 +10,10 @@ multiplication"; Van Zee & van de Geijn 2015, BLIS).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
-from math import gcd, inf, prod
+from math import gcd, prod
 
 from weft.backends.costs import CostModel
 from weft.backends.protocol import DeviceInfo
@@ -90,9 +90,6 @@ CHUNK_TILES = 8
 
 WINDOW_SHARE = 4
 """A copied piece of what a stream reaches may take the second-level cache over this: the panel keeps its place."""
-
-MAX_COPIES = 2
-"""The times that windows may copy what a stream reaches, for each panel; beyond, the depth is cut into blocks."""
 
 PANEL_SHARE = 2
 """A panel of the whole depth may take the second-level cache over this; beyond, the depth is cut into blocks."""
@@ -202,34 +199,6 @@ def _panel_bytes(c: Contraction, width: int) -> int:
     return prod(high(a.extent) for a in c.value.reduce.axes) * width * c.value.dtype.itemsize
 
 
-def _is_copied_again(k: Kernel, axes: Axes, info: DeviceInfo) -> bool:
-    """True where windows copy most of what tiles reach of a stream several times for a panel, since a sum of the whole
-    depth reaches more than stays in the cache."""
-    c = axes.contraction
-    reached = reachable(k, c, 1 - axes.side)
-    if reached is None or c.value.reduce is None or not _sized(c) or not isinstance(axes.stream.extent, int):
-        return False
-    inside = [a for a in c.own(1 - axes.side) if a is not axes.stream]
-    of = {a.var: high(a.extent) for a in (*c.value.reduce.axes, axes.stream)}
-    copied, _ = _window_blocks(reached, of, inside, c.value.dtype.itemsize, info)
-    return copied > MAX_COPIES * _reach(reached, of | {a.var: high(a.extent) for a in inside})
-
-
-def _window_blocks(
-    reached: Expr, of: Mapping[Var, int], inside: Sequence[Axis], itemsize: int, info: DeviceInfo
-) -> tuple[float, tuple[int, ...]]:
-    """The fewest elements that are copied while a window stays small, and the blocks of the axes `inside` for which
-    they are so few; infinity where none is small. `of`: the steps of the other axes for one window."""
-    room = info.l2_bytes // WINDOW_SHARE // itemsize
-    best = inf, 0, tuple[int, ...]()
-    for blocks in product(*(divisors(high(a.extent)) for a in inside)):
-        size = _reach(reached, {**of, **{a.var: b for a, b in zip(inside, blocks, strict=True)}})
-        copied = size * prod(high(a.extent) / b for a, b in zip(inside, blocks, strict=True))
-        if size <= room and (copied, size) < best[:2]:
-            best = copied, size, blocks
-    return best[0], best[2]
-
-
 def _reach(reached: Expr, of: Mapping[Var, int]) -> int:
     """The elements of a window for so many steps of each axis."""
     return prod(
@@ -254,7 +223,7 @@ def _deep_or_tiled(
     sized, length = isinstance(axes.stream.extent, int), prod(typical(a.extent) for a in c.value.reduce.axes)
     room = info.l2_bytes // PANEL_SHARE
     far = length * width * c.value.dtype.itemsize > room
-    far = far or fetched_anew(k, c, 1 - axes.side, info) or _is_copied_again(k, axes, info)
+    far = far or fetched_anew(k, c, 1 - axes.side, info)
     large = _panel_bytes(c, width) > info.l2_bytes
     in_place = large and isinstance(c.factors[axes.side], Load) and contiguous(k, c, axes.side, axes.panel)
     in_blocks = large and not in_place
@@ -662,13 +631,18 @@ class _Tiled:
             return inside
         sizes = {a.var: high(a.extent) for a in (self.c.value.reduce.axes if self.c.value.reduce else ())}
         sizes[self.choice.stream.var] = rows
-        cut = [Axis(axes[n].var, extent(self.k, n)) for n in inside]
-        best, blocks = _window_blocks(reached, sizes, cut, self.c.value.dtype.itemsize, self.info)
-        if best == inf:
+        room = self.info.l2_bytes // WINDOW_SHARE // self.c.value.dtype.itemsize
+        best: tuple[float, int, tuple[int, ...]] | None = None
+        for blocks in product(*(divisors(extent(self.k, n)) for n in inside)):
+            size = _reach(reached, sizes | {axes[n].var: b for n, b in zip(inside, blocks, strict=True)})
+            copied = size * prod(extent(self.k, n) / b for n, b in zip(inside, blocks, strict=True))
+            if size <= room and (best is None or (copied, size) < best[:2]):
+                best = copied, size, blocks
+        if best is None:
             return inside
         outer: list[str] = []
         inner: list[str] = []
-        for n, b in zip(inside, blocks, strict=True):
+        for n, b in zip(inside, best[2], strict=True):
             if 1 < b < extent(self.k, n):
                 self.k, o, i = split(self.k, n, b, f"{n}_block", f"{n}_in")
                 outer.append(o)
