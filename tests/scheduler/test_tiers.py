@@ -20,7 +20,7 @@ import weft.nn.functional as F
 from weft import Tensor
 from weft.backends.registry import open_device
 from weft.errors import MemoryPlanError
-from weft.scheduler import families, programs
+from weft.scheduler import disk_cache, families, programs
 from weft.scheduler import realize as realization
 from weft.scheduler.basic import beside, tiers, worker
 from weft.scheduler.basic import plan as basic_plans
@@ -401,6 +401,28 @@ def test_a_basic_plan_without_room_gives_way(asked: Asked, monkeypatch: pytest.M
 def test_a_worker_for_another_device_builds_nothing() -> None:
     task = Task(signature([model().value.node]).key.rows, "cpu:0", "name")
     assert not worker.run(pickle.loads(packed(task)))
+
+
+def test_what_a_worker_compiled_before_its_end_is_there_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = open_device("cpu:0")
+    sig = signature([model().value.node])
+    task = Task(sig.key.rows, "cpu:0", disk_cache.key_of(sig, {}, device))
+    asked, compile_all = list[int](), type(device).compile
+
+    def compile_one_part(self: object, some: Any) -> Any:
+        asked.append(len(some))
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return compile_all(device, some)
+
+    monkeypatch.setattr(type(device), "compile", compile_one_part)
+    monkeypatch.setattr(worker, "PROGRAMS_AT_ONCE", 1)
+    with pytest.raises(KeyboardInterrupt):
+        worker.run(task)
+    programs._compiled.clear()  # another process
+    assert asked == [1, 1] and worker.run(task)
+    whole = disk_cache.load(task.name or "", device, sig.results(), ())
+    assert whole is not None and len(asked) - 2 == len(whole.codes) - 1 > 0
 
 
 @pytest.mark.parametrize("case", ["several processes", "frozen"])

@@ -34,12 +34,13 @@ from weft.scheduler.unrolled import Item, Unrolled
 @dataclass(frozen=True, slots=True)
 class Job:
     """The task of a plan: the nodes to compute from the leaves. `state[k] = i` asks that output k replace leaf i
-    in its memory, which is granted where no kernel reads the old value afterwards."""
+    in its memory, which is granted where no kernel reads the old value afterwards. `at_once`: see `compiled`."""
 
     outputs: tuple[Node, ...]
     leaves: tuple[Node, ...]
     variables: tuple[Var, ...]
     state: Mapping[int, int]
+    at_once: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def prepared(job: Job, device: Device) -> Prepared:
     if settings.verify():
         for g in dict.fromkeys(g.algorithm for g in general):
             verify_algorithm(g)
-    codes = compiled([g.algorithm for g in general], device, in_company(specs, device))
+    codes = compiled([g.algorithm for g in general], device, in_company(specs, device), job.at_once)
     where = [(c.image, c.name) for c in dict.fromkeys(codes) if c.image is not None]
     chosen = {s: (c, g.constants) for s, c, g in zip(single, codes, general, strict=True)}
     return Prepared(job, device, specs, chosen, copies, where)

@@ -163,21 +163,24 @@ def known(device: Device) -> list[Algorithm]:
 
 
 def compiled(
-    algorithms: Sequence[Algorithm], device: Device, info: DeviceInfo | None = None
+    algorithms: Sequence[Algorithm],
+    device: Device,
+    info: DeviceInfo | None = None,
+    at_once: int | None = None,
 ) -> list[CompiledProgram]:
     """Code for all algorithms; what is neither here nor on disk yet is compiled together. `info`: the device as
-    kernels of the plan find it, see `optimize.parallel.in_company`."""
+    kernels of the plan find it, see `optimize.parallel.in_company`. `at_once`: the number of programs after which what
+    is compiled is stored, so that a process that ends before the last one leaves the others; None: all."""
     kind, info = device_class(device), info or device.info
     busy = info is not device.info
     with _lock:
-        new = _missing(algorithms, device, busy)
-        if new:
-            programs = _Programs(list(new), info)
+        new = list(_missing(algorithms, device, busy).items())
+        for start in range(0, len(new), at_once or max(1, len(new))):
+            some = new[start : start + (at_once or len(new))]
+            programs = _Programs([a for a, _ in some], info)
             codes, image = device.compile(programs)
             at = store_image(image, [p.name for p in programs]) if image else None
-            for (a, key), p, in_place, code in zip(
-                new.items(), programs, programs.in_place, codes, strict=True
-            ):
+            for (a, key), p, in_place, code in zip(some, programs, programs.in_place, codes, strict=True):
                 variables = tuple([v.name for v in p.variables])
                 made = CompiledProgram(p.name, variables, code, at, in_place)
                 _compiled[a, kind, busy] = made

@@ -561,14 +561,16 @@ def _from_disk_or_built(device: Device, sig: Signature, replaces: Mapping[int, i
     )
 
 
-def build_and_keep(device: Device, sig: Signature, replaces: Mapping[int, int], name: str | None) -> Unrolled:
-    """A plan, built now, and kept on disk by that name (None: it is not)."""
+def build_and_keep(
+    device: Device, sig: Signature, replaces: Mapping[int, int], name: str | None, at_once: int | None = None
+) -> Unrolled:
+    """A plan, built now, and kept on disk by that name (None: it is not). `at_once`: see `programs.compiled`."""
     # Here, since a process that finds its plans on disk needs no compiler.
     from weft.scheduler.build import Job, build
 
     own = snapshot(sig)
     with numerics.switched(sig.key.pinned):
-        plan, where = build(Job(own.outputs, own.leaves, sig.variables, replaces), device)
+        plan, where = build(Job(own.outputs, own.leaves, sig.variables, replaces, at_once), device)
     if name is not None and where is not None:
         disk_cache.store(name, plan, where)
     return plan

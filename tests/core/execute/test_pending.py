@@ -7,6 +7,7 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 from weakref import WeakSet
 
@@ -302,6 +303,24 @@ def test_an_optimizer_does_not_store_gradients() -> None:
     optimizer.step()
     assert all(grad(p).value.node.storage is None for p in ps)
     assert loss.value.node.storage is not None
+
+
+def test_gradients_that_are_read_after_updates_are_computed_along_with_them() -> None:
+    stored, norms = list[bool](), list[list[float]]()
+    for read in (True, False):
+        pending.mine.__init__()
+        ps, _ = many(3)
+        optimizer, x = weft.optim.SGD(ps, lr=0.01, momentum=0.9), rows(1)
+        for _ in range(pending.OFTEN + 2):
+            optimizer.zero_grad()
+            sum(((x @ p).tanh().square().sum() for p in ps), weft.zeros(())).backward()
+            optimizer.step()
+            stored.append(all(grad(p).value.node.storage is not None for p in ps))
+            if read:
+                norms.append([grad(p).norm().item() for p in ps])
+    assert stored == [False] * pending.OFTEN + [True] * 2 + [False] * (pending.OFTEN + 2)
+    falls = [a > b for old, new in pairwise(norms) for a, b in zip(old, new, strict=True)]
+    assert all(falls) and len(falls) == 3 * (pending.OFTEN + 1)
 
 
 def test_gradients_that_are_not_shared_are_left_alone() -> None:

@@ -11,6 +11,7 @@ who asks for a value also computes, in the same plan, what shares work with it a
 * was changed in place, or is a leaf that requires grad (`w = (w - lr * g).requires_grad_()`);
 * is what a gradient will need of a kernel that computes it in passing (the sums of attention's rows);
 * is a gradient that `backward()` made, unless its tensor has been updated since: the update reads it where it is made.
+  A thread that asks for such gradients after updates, time and again, has them computed along, too.
 
 Other tensors that were changed in place are computed next, in a plan for each group that shares work. Nothing is
 computed along where memory is not ample, nor again where that failed: who asks for it is told.
@@ -81,6 +82,10 @@ PATIENCE = 10
 """The number of times, at most, that the wait of a companion that shares no work is doubled."""
 
 
+OFTEN = 2
+"""The number of updates after which spent gradients are asked for before they are computed along with the next ones:
+to write them takes a tenth of a small step, to compute them afterwards the backward pass again."""
+
 FEW = 8
 """The number of changes up to which they are compared with what is asked for one by one."""
 
@@ -101,6 +106,10 @@ class _Pending(threading.local):
         """The number of them at which the dead are let go of."""
         self.postponed: set[int] = set()
         """The blocks under way, by id, in which nothing is computed that is not asked for."""
+        self.reads_of_spent = 0
+        """The number of updates after which spent gradients were asked for."""
+        self.is_read = True
+        """Those of the last update were."""
         self.refused: set[ref[Node]] = set()
         """Nodes that could not be computed along with others. Looked at by each computation: no WeakSet, which says
         in several calls that it is empty."""
@@ -174,6 +183,9 @@ def due(asked: Sequence[Node], computing: bool = True) -> Due:
     sharing, known = _Sharing(asked), frozenset(asked)
     spent = [c for c in companions if c.reason is Reason.SPENT]
     spent_are_read = bool(spent) and any(sharing.reaches(c.node) for c in spent)
+    if spent_are_read and computing and not mine.is_read:
+        mine.is_read = True
+        mine.reads_of_spent += 1
     companions = [
         c for c in companions if c.node not in known and (spent_are_read or c.reason is not Reason.SPENT)
     ]
@@ -236,6 +248,7 @@ def spend(updated: Iterable[Tensor]) -> None:
         entry = None if t.value.node.storage is None else mine.noted.pop((id(t), Reason.GRADIENT), None)
         if entry is not None:
             mine.noted[id(t), Reason.SPENT] = entry
+            mine.is_read = False
 
 
 def finished_gradients(output: Node, owners: Sequence[Tensor]) -> list[Tensor]:
@@ -347,6 +360,7 @@ def _candidates(asked: Sequence[Node]) -> tuple[list[Companion], tuple[Tensor, .
             owner is not None
             and owner.value.node.storage is None
             and owner.__dict__.get("_writes", 0) != writes
+            and mine.reads_of_spent < OFTEN
         ):
             updated.append(owner)
             known.add(node)

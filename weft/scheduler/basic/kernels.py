@@ -21,7 +21,7 @@ from weft.scheduler.basic.sizes import SizedForm, graph_of, sized
 from weft.scheduler.kernelize import KernelSpec, kernelize_all
 from weft.scheduler.programs import missing
 
-PROGRAM_SECONDS = 0.01
+PROGRAM_SECONDS = 0.014
 """The time in which a basic kernel's program is compiled."""
 
 KERNEL_SECONDS = 1e-4

@@ -30,9 +30,9 @@ from weft.scheduler.plan import KernelInfo, Plan
 from weft.scheduler.signature import Result, Signature, snapshot
 from weft.scheduler.unrolled import Item, Repeat, Unrolled
 
-PIECE_SECONDS = 0.011
-"""The time in which a final plan is built, for each distinct piece of the graph: fused kernels have two to four of
-them. GPT, ViT, ResNet-50, MobileNetV3 and DenseNet-121, Sapphire Rapids."""
+PIECE_SECONDS, ROW_SECONDS = 3.5e-3, 4e-4
+"""The time in which a final plan is built, for each distinct piece of the graph and for each of its rows: fused kernels
+have two to four pieces, and those of layers alike are compiled once. Steps of nine models, Sapphire Rapids."""
 
 SMALL_SECONDS = 0.2
 """The building time up to which a final plan is asked for late: a worker is nothing for short scripts."""
@@ -221,7 +221,12 @@ def _kept(sig: Signature, device: Device, name: str) -> tuple[Unrolled, float] |
     found = disk_cache.load(_name(name), device, sig.results(), sig.variables)
     if found is None:
         return None
-    return found, PIECE_SECONDS * len(set(_kernels(found.items)))
+    return found, _seconds(sig, len(set(_kernels(found.items))))
+
+
+def _seconds(sig: Signature, pieces: int) -> float:
+    """The time in which the final plan of a graph of so many distinct pieces is expected to be built."""
+    return PIECE_SECONDS * pieces + ROW_SECONDS * len(sig.key.rows)
 
 
 def _waited(name: str) -> float:
@@ -245,7 +250,7 @@ def _made(sig: Signature, device: Device, name: str) -> tuple[Unrolled, float] |
     found = draft(Job(own.outputs, own.leaves, sig.variables, {}))
     if found is None:
         return None
-    seconds = PIECE_SECONDS * found.distinct
+    seconds = _seconds(sig, found.distinct)
     made = found.kernels(device, None if ahead else int(seconds / MISSING_SHARE / PROGRAM_SECONDS))
     if small:
         _luck.note(made is None)
