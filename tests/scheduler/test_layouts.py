@@ -19,7 +19,7 @@ from weft.ir.graph import Axes, Node, toposort
 from weft.ir.loops import LoopKind
 from weft.ir.ops import MOVEMENT, Op
 from weft.scheduler.invariants import split
-from weft.scheduler.layouts import channels_innermost
+from weft.scheduler.layouts import channels_innermost, laid_out
 from weft.testing.reference import evaluate
 
 INFO = open_device("dummy:0").info
@@ -90,6 +90,36 @@ def test_what_has_no_channels_along_full_lanes_stays() -> None:
     assert list(channels_innermost(before, set(), INFO)) == before, "weights that are given lie as they do"
     blocks = replace(INFO, task_kind=LoopKind.BLOCK)
     assert list(channels_innermost(before, {w.value.node}, blocks)) == before
+
+
+@pytest.mark.parametrize("places", [False, True], ids=["images", "places"])
+def test_a_step_is_turned_where_norms_of_places_would_gather(places: bool) -> None:
+    """With channels first, these read what lies a channel apart; what has them last is as it should be."""
+    rng = np.random.default_rng(1)
+    patches, deep, scale = (
+        weft.tensor(rng.standard_normal(s, np.float32) / 8, requires_grad=True)
+        for s in ((C, 3, 2, 2), (C, 1, 3, 3), (C,))
+    )
+
+    def step(size: int) -> list[Node]:
+        y = F.conv2d(_leaf(2, 3, size, size), patches, stride=2)
+        if places:
+            y = y.permute(0, 2, 3, 1) + scale
+            y = y + F.layer_norm(y, (C,), scale)
+            loss = (y * y).mean()
+        else:
+            z = F.layer_norm(F.conv2d(y, deep, padding=1, groups=C).permute(0, 2, 3, 1), (C,), scale)
+            loss = (y + z.permute(0, 3, 1, 2)).square().mean()
+        changed = [patches] if places else [patches, deep]
+        grads = weft.gradients(loss, changed)
+        return expand_calls([(w.detach() - g).value.node for w, g in zip(changed, grads, strict=True)])
+
+    nodes, few = step(32), step(4)
+    made = laid_out(nodes, INFO)
+    assert (made is nodes) == places
+    assert laid_out(few, INFO) is few, "so little is in the first cache"
+    for got, want in zip(evaluate(made), evaluate(nodes), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
 def test_reductions_keep_what_they_say_of_themselves() -> None:

@@ -35,12 +35,13 @@ def laid_out(outputs: Sequence[Node], info: DeviceInfo) -> Sequence[Node]:
     if info.task_kind is not LoopKind.PARALLEL or pinned():
         return outputs
     weights = frozenset(_changed(outputs))
-    tiles = dict(convolutions(outputs, weights, info, stay=False)) if weights else {}
-    if not tiles:
+    if not weights:
         return outputs
-    of_weights = dict(gradients(outputs, info))
+    tiles = dict(convolutions(outputs, weights, info, stay=False))
+    of_weights = dict(gradients(outputs, info)) if tiles else {}
     gain = sum(saved(t, info) for t in tiles.values())
     gain += sum(saved_by_gradient(t, info) for t in of_weights.values())
+    gain += _read_along(outputs, weights, info)
     if gain <= _read_again(outputs, info):
         return outputs
     in_tiles = {n: (t, t.weight()) for n, t in tiles.items()}
@@ -59,6 +60,43 @@ def _read_again(outputs: Sequence[Node], info: DeviceInfo) -> float:
             if len(kept) <= 1 and size > info.l2_bytes:
                 found += size / info.costs.line_bytes * COLUMN_LINE_CYCLES
     return found
+
+
+def _read_along(outputs: Sequence[Node], weights: Collection[Node], info: DeviceInfo) -> float:
+    """The cycles that channels innermost save where the channels of a place are reduced, as norms of places do, and
+    would be as far apart as a channel is large."""
+    order = toposort(outputs)
+    along = {n: size for n in order if (size := _far_reduced(n)) > info.l1_bytes}
+    if not along:
+        return 0.0
+    first, lane, found = _first(order, weights, info), dict[Node, int](), 0.0
+    for n in order:
+        if n in along:
+            at = _places(n.inputs[0])
+            read = None if at is None else _read(n.inputs[0], at, lane)
+            assert isinstance(n.attrs, Axes)
+            if at is not None and read is not None and read[1] in [at[a] for a in n.attrs.axes]:
+                if lane[read[0]] != len(read[0].shape) - 1:  # else they lie side by side as it is
+                    found += along[n] / info.costs.line_bytes * COLUMN_LINE_CYCLES
+        innermost = _lane(n, first, lane)
+        if innermost is not None:
+            lane[n] = innermost
+    return found
+
+
+def _far_reduced(n: Node) -> int:
+    """The bytes of the places whose elements along one axis, and no more, are reduced; 0 for other nodes."""
+    if n.op not in REDUCE or not isinstance(n.attrs, Axes) or n.storage is not None:
+        return 0
+    shape = n.inputs[0].shape
+    if len(shape) < 4 or len([a for a in n.attrs.axes if shape[a] != 1]) != 1:
+        return 0
+    return high(graph.elements(shape)) * n.dtype.itemsize
+
+
+def _first(order: Sequence[Node], weights: Collection[Node], info: DeviceInfo) -> dict[Node, int]:
+    """The convolutions by these weights, each with the axis of its results that is to be innermost."""
+    return {n: a for n in order if (a := image_lane(n, weights, info)) is not None}
 
 
 def _changed(outputs: Sequence[Node]) -> Iterator[Node]:
@@ -110,7 +148,7 @@ def channels_innermost(
     if info.task_kind is not LoopKind.PARALLEL:
         return outputs
     order = toposort(outputs)
-    first = {n: a for n in order if (a := image_lane(n, weights, info)) is not None}
+    first = _first(order, weights, info)
     if not first:
         return outputs
     turned = _Turned({}, {}, frozenset(s for n in first for s in _images(n)), in_tiles)
@@ -124,9 +162,7 @@ def _in_its_place(n: Node, first: Mapping[Node, int], turned: _Turned) -> Node:
     if not n.inputs or n.storage is not None:
         return n
     inputs = tuple([turned.made[i] for i in n.inputs])
-    if n.op not in _FOLLOWING or not all(isinstance(x, int) for x in n.shape):
-        return over(n, inputs)
-    lane = first[n] if n in first else _followed(n, turned.lane)
+    lane = _lane(n, first, turned.lane)
     if lane is None:
         return over(n, inputs)
     turned.lane[n] = lane
@@ -141,6 +177,15 @@ def _in_its_place(n: Node, first: Mapping[Node, int], turned: _Turned) -> Node:
         made = graph.apply(Op.CONTIGUOUS, (made,))
     back = tuple([order.index(a) for a in range(len(order))])
     return graph.apply(Op.PERMUTE, (made,), Axes(back))
+
+
+def _lane(n: Node, first: Mapping[Node, int], lane: Mapping[Node, int]) -> int | None:
+    """The axis of a value that is to be innermost, by those of the values before it; None where it keeps its order."""
+    if not n.inputs or n.storage is not None or n.op not in _FOLLOWING:
+        return None
+    if not all(isinstance(x, int) for x in n.shape):
+        return None
+    return first[n] if n in first else _followed(n, lane)
 
 
 def _computed_in_tiles(in_tiles: InTiles, made: Mapping[Node, Node], order: Sequence[int]) -> Node:
@@ -211,15 +256,16 @@ def _followed(n: Node, lane: Mapping[Node, int]) -> int | None:
         free = [a for a in free if a not in n.attrs.axes]
     found: tuple[int, int] | None = None
     for i in n.inputs:
-        at = tuple([Var(f"i{k}", 0, max(int(x) - 1, 0)) for k, x in enumerate(i.shape) if isinstance(x, int)])
-        if len(at) != len(i.shape):
+        at = _places(i)
+        if at is None:
             return None
         read = _read(i, at, lane)
         if read is None:
             continue
+        size = graph.elements(read[0].shape)
         axis = next((k for k, a in enumerate(free) if at[a] is read[1]), None)
-        if axis is not None and (found is None or read[0] > found[0]):
-            found = read[0], axis
+        if axis is not None and isinstance(size, int) and (found is None or size > found[0]):
+            found = size, axis
     return None if found is None else found[1]
 
 
@@ -228,10 +274,8 @@ def _taps(n: Node) -> tuple[int, ...]:
     if n.op is not Op.SUM or n.inputs[0].op is not Op.MUL or type(n.attrs) is not Axes:
         return ()
     product, axes = n.inputs[0], n.attrs.axes
-    at = tuple(
-        [Var(f"i{k}", 0, max(int(x) - 1, 0)) for k, x in enumerate(product.shape) if isinstance(x, int)]
-    )
-    if len(at) != len(product.shape):
+    at = _places(product)
+    if at is None:
         return ()
     summed = [at[k] for k in axes]
     free = [v for k, v in enumerate(at) if k not in axes]
@@ -247,12 +291,17 @@ def _taps(n: Node) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _read(n: Node, index: tuple[Int, ...], lane: Mapping[Node, int]) -> tuple[int, Int] | None:
-    """The elements of the value of which `n` is a view, and the index on its innermost axis; None where it does not lie
+def _places(n: Node) -> tuple[Var, ...] | None:
+    """A variable for each axis of a value; None where its size is not known."""
+    at = [Var(f"i{k}", 0, max(x - 1, 0)) for k, x in enumerate(n.shape) if isinstance(x, int)]
+    return tuple(at) if len(at) == len(n.shape) else None
+
+
+def _read(n: Node, index: tuple[Int, ...], lane: Mapping[Node, int]) -> tuple[Node, Int] | None:
+    """The value of which `n` is a view, and the index on the axis of it that is innermost; None where it does not lie
     so."""
     while n not in lane:
         if n.op not in MOVEMENT or n.storage is not None:
             return None
         index, n = movement.source(n, index).index, n.inputs[0]
-    size = graph.elements(n.shape)
-    return (size, index[lane[n]]) if isinstance(size, int) else None
+    return n, index[lane[n]]

@@ -173,6 +173,12 @@ def _slid(t: Arrays, stride: int, taps: int) -> np.ndarray[Any, Any]:
     return np.lib.stride_tricks.sliding_window_view(padded, (taps, taps), (2, 3))[:, :, ::stride, ::stride]
 
 
+def _slid_last(image: np.ndarray[Any, Any], stride: int, taps: int) -> np.ndarray[Any, Any]:
+    edge = (taps // 2, taps // 2)
+    padded = np.pad(image, ((0, 0), edge, edge, (0, 0)))
+    return np.lib.stride_tricks.sliding_window_view(padded, (taps, taps), (1, 2))[:, ::stride, ::stride]
+
+
 def depthwise(images: int, channels: int, size: int, taps: int, stride: int) -> Case:
     """A convolution of each channel with taps of its own."""
     sizes = images, channels, ceildiv(size, stride), ceildiv(size, stride)
@@ -213,11 +219,8 @@ def depthwise_last(
     params = (whole, Param("w", F, (channels, taps, taps)), Param("r", F, sizes, True))
 
     def reference(t: Arrays) -> Arrays:
-        edge = (taps // 2, taps // 2)
         image = np.maximum(t["image"], 0) if clipped else t["image"]
-        padded = np.pad(image, ((0, 0), edge, edge, (0, 0)))
-        windows = np.lib.stride_tricks.sliding_window_view(padded, (taps, taps), (1, 2))
-        return {"r": np.einsum("nyxcuv,cuv->nyxc", windows[:, ::stride, ::stride], t["w"])}
+        return {"r": np.einsum("nyxcuv,cuv->nyxc", _slid_last(image, stride, taps), t["w"])}
 
     return Case(Algorithm("depthwise_last", params, (), (conv, out)), reference)
 
@@ -238,6 +241,29 @@ def depthwise_taps(images: int, channels: int, size: int, taps: int, stride: int
         Algorithm("depthwise_taps", params, (), (grad, out)),
         lambda t: {"r": np.einsum("ncyxuv,ncyx->cuv", _slid(t, stride, taps), t["g"])},
     )
+
+
+def depthwise_taps_last(images: int, channels: int, size: int, taps: int, stride: int) -> Case:
+    """The same with the channels of both operands side by side; the taps of each channel are still together."""
+    rows = ceildiv(size, stride)
+    sizes = images, rows, rows, channels
+    n, y, x, c = axes = tuple(axis(*a) for a in zip("nyxc", sizes, strict=True))
+    u, v = axis("u", taps), axis("v", taps)
+    row, column = stride * y.var + u.var - taps // 2, stride * x.var + v.var - taps // 2
+    inside = (*in_range(row, 0, size), *in_range(column, 0, size))
+    image = Load(F, "image", (n.var, row, column, c.var), inside)
+    e = mul(image, Load(F, "g", tuple(a.var for a in axes)))
+    grad = ItemValue("grad", (c, u, v), e, Reduce(Op.ADD, (n, y, x)))
+    own = axis("c2", channels), axis("u2", taps), axis("v2", taps)
+    at = tuple(a.var for a in own)
+    out = Output("out", own, (StoreTo("r", at, Load(F, "grad", at)),))
+    whole = Param("image", F, (images, size, size, channels))
+    params = (whole, Param("g", F, sizes), Param("r", F, (channels, taps, taps), True))
+
+    def reference(t: Arrays) -> Arrays:
+        return {"r": np.einsum("nyxcuv,nyxc->cuv", _slid_last(t["image"], stride, taps), t["g"])}
+
+    return Case(Algorithm("depthwise_taps_last", params, (), (grad, out)), reference)
 
 
 def scaled_blocks(m: int, n: int, block: int) -> Case:

@@ -19,6 +19,8 @@ PAYS: list[tuple[Comparison, Comparison]] = [
     (cost.prologue(16, 1000, 4000, 1000), cost.prologue(17, 1000, 4000, 1000)),
     (cost.prologue(4, 1000, 4000, None), cost.prologue(5, 1000, 4000, None)),
     (cost.prologue(4, 1000, 4000, 9000), cost.prologue(5, 1000, 4000, 9000)),
+    # five panels of 48 columns, eleven operations each, against one and 8,000 bytes; then six
+    (cost.row_prologue(1, 1000, 4000, 240), cost.row_prologue(1, 1000, 4000, 241)),
     (cost.prologue_reads(4000, 6000), cost.prologue_reads(4000, 6001)),
     (cost.prologue_reads(4000, 0), cost.prologue_reads(4000, None)),
     (cost.small_prologue(10, 1000), cost.small_prologue(10, 1001)),

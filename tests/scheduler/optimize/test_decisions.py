@@ -31,6 +31,7 @@ from weft.testing.kernels import (
     depthwise,
     depthwise_last,
     depthwise_taps,
+    depthwise_taps_last,
     gated,
     matmul,
     mul,
@@ -94,6 +95,8 @@ KERNELS: dict[str, tuple[Case, DeviceInfo]] = {
     ),
     "gated columns": (gated(21, 40, 12), CORES),
     "depthwise taps": (depthwise_taps(2, 2, 12, 3, 1), replace(CORES, l2_bytes=1 << 20)),
+    "taps by channels": (depthwise_taps_last(2, 11, 9, 3, 1), CORES),
+    "taps by channels, apart": (depthwise_taps_last(1, 5, 12, 7, 2), CORES),
     "scaled blocks": (scaled_blocks(9, 96, 8), CORES),
     "byte sums": (byte_sums(13, 3, 3, 8, 16), CORES),
     "matmul on blocks": (matmul(10, 9, 5), BLOCKS),
@@ -107,8 +110,8 @@ MUST_BE_DECIDED = {
     "contraction.panel", "contraction.tasks", "contraction.tile", "depth.tasks", "dots.axes", "dots.tile",
     "gpu_contraction.tile", "gpu_online.tile", "gpu_rows.threads", "gpu_shared_tiles.tile", "online.columns",
     "online.rows", "prefetch.bytes", "rows.lanes", "rows.staging", "rows.vectors", "scaled_sums.ahead",
-    "scaled_sums.rows", "small_outputs.lanes", "tasks", "windows.reads",
-    "windows.tile",
+    "scaled_sums.rows", "small_outputs.lanes", "taps.together", "tasks",
+    "windows.reads", "windows.tile",
 }  # fmt: skip
 
 

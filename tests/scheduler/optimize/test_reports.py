@@ -31,6 +31,7 @@ scaled_sums    not reached
 blocks         not reached
 windows        not reached
 prefixes       not reached
+taps           not reached
 small_outputs  not reached
 rows           not reached
 scatters       no: no output combines with what is there
@@ -45,6 +46,7 @@ scaled_sums    no: nothing sums products of bytes in int32
 blocks         no: 2 values and 1 output; it is for one of each
 windows        no: 2 values and 1 output; it is for one of each
 prefixes       no: 2 values and 1 output; it is for one of each
+taps           no: 2 values and 1 output; it is for one of each
 small_outputs  no: 2 values and 1 output; it is for one of each
 rows           chosen: lanes along what is contiguous, staged kept (2 options; next: keep nothing)
                  rows.lanes: x2 (2 options; next: y)
@@ -63,6 +65,7 @@ scaled_sums    not reached
 blocks         not reached
 windows        not reached
 prefixes       not reached
+taps           not reached
 small_outputs  not reached
 rows           not reached
 scatters       no: no output combines with what is there
@@ -78,6 +81,7 @@ blocks         no: conv is no sum over one axis
 windows        chosen: tile 8x1 vectors of 16, its windows in local (10 options; next: 7x1)
                  tasks: 16 (5 options; next: 2)
 prefixes       not reached
+taps           not reached
 small_outputs  not reached
 rows           not reached
 scatters       no: no output combines with what is there
@@ -94,6 +98,7 @@ blocks         chosen: 2 blocks of 32 at a time, scaled once each
                  tasks: 16 (5 options; next: 2)
 windows        not reached
 prefixes       not reached
+taps           not reached
 small_outputs  not reached
 rows           not reached
 scatters       no: no output combines with what is there

@@ -109,7 +109,7 @@ class _Pending(threading.local):
         self.reads_of_spent = 0
         """The number of updates after which spent gradients were asked for."""
         self.is_read = True
-        """Those of the last update were."""
+        """True where those of the last update were."""
         self.refused: set[ref[Node]] = set()
         """Nodes that could not be computed along with others. Looked at by each computation: no WeakSet, which says
         in several calls that it is empty."""

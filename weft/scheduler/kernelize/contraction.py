@@ -44,6 +44,23 @@ def contraction(node: Node) -> Contraction | None:
     return Contraction((product.inputs[0], product.inputs[1]), (own[1], own[0]))
 
 
+_WHOLE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND})
+"""Movements that leave out nothing, and add nothing."""
+
+
+def of_matrices(node: Node) -> bool:
+    """True where no factor of a contraction is windows over something, or a part of it."""
+    below = node.inputs[0]
+    while below.op in MOVEMENT or below.op is Op.CAST:
+        below = below.inputs[0]
+    for x in below.inputs:
+        while x.op in MOVEMENT and x.storage is None:
+            if x.op not in _WHOLE:
+                return False
+            x = x.inputs[0]
+    return True
+
+
 _NEAR = 64
 """Nodes between a sum of bytes and the sum that reads it, at most: scales and offsets with their movement."""
 

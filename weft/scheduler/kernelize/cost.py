@@ -20,6 +20,12 @@ MAX_PROLOGUE_OPS = 4
 MAX_PROLOGUE_READS = 1.5
 """Bytes read at most by a prologue, per byte of the operand itself."""
 
+PANEL_RESULTS = 48
+"""Columns of results for which a product stages the operand that it reads row by row: a panel of the other one."""
+
+ROW_STAGING_OPS = 10
+"""Operations that staging an element of that operand takes, beyond those that are done to it (decision 184)."""
+
 PROLOGUE_SAVED_SHARE = 0.5
 """The share of what bytes cost that a prologue may use up for those it saves, where its inputs are smaller than the
 operand (weights of few bits): the rest is for panels that are staged more than once."""
@@ -121,6 +127,13 @@ def prologue(ops: float, size: int, nbytes: int, read: int | None) -> Comparison
     """The cost of computing an operand of `size` elements, `nbytes` large, from `read` bytes as a product stages it."""
     saved = 0 if read is None else max(0, nbytes - read)
     return Comparison(Cost(ops * size), Cost(MAX_PROLOGUE_OPS * size, PROLOGUE_SAVED_SHARE * saved))
+
+
+def row_prologue(ops: float, size: int, nbytes: int, columns: int) -> Comparison:
+    """The cost of computing the operand that a product reads row by row for each panel of `columns` columns of results,
+    against computing it once, writing it and reading it."""
+    panels = -(-columns // PANEL_RESULTS)
+    return Comparison(Cost(panels * (ops + ROW_STAGING_OPS) * size), Cost(ops * size, 2 * nbytes))
 
 
 def prologue_reads(nbytes: int, read: int | None) -> Comparison:

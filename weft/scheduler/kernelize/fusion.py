@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import prod
 
 from weft.ir.dtypes import int32
 from weft.ir.graph import Node
-from weft.ir.index import variables
+from weft.ir.index import Var, variables
 from weft.ir.ops import MOVEMENT, REDUCE, Op
 from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.bijection import divided
-from weft.scheduler.kernelize.contraction import sums_bytes
+from weft.scheduler.kernelize.contraction import of_matrices, sums_bytes
 from weft.scheduler.kernelize.cost import Comparison
 from weft.scheduler.kernelize.decisions import Cut, FuseInto
 from weft.scheduler.kernelize.facts import Facts, leaf_bytes
-from weft.scheduler.kernelize.groups import Group, Site
+from weft.scheduler.kernelize.groups import Frame, Group, Site
 from weft.scheduler.kernelize.place import WAITS, refusal
 from weft.scheduler.kernelize.view import View
 
@@ -212,3 +212,24 @@ def _prologue(view: View, node: Node, f: Facts, site: Site) -> Iterator[Cut | Co
         _REUSED + "computing it every time costs more than storing it",
     )
     yield _by_cost(cost.prologue_reads(f.nbytes, read), _REUSED + "what it is computed from is larger")
+    columns = _columns(site, frames)
+    if columns > 1 and read is not None and read >= f.nbytes:
+        yield _by_cost(
+            cost.row_prologue(f.ops, f.size, f.nbytes, columns),
+            _REUSED + "computing it for each panel of the other costs more than storing it",
+        )
+
+
+def _columns(site: Site, frames: Collection[Frame]) -> int:
+    """The results of a row for which a product of matrices uses an element that it reads row by row; 1 for other
+    products, and where lanes run along the operand."""
+    named = {v for i in site.index for v in variables(i)}
+    if len(frames) != 1 or any(not isinstance(i, int | Var) for i in site.index):
+        return 1
+    (frame,) = frames
+    if frame.node is None or not of_matrices(frame.node):
+        return 1
+    axes = [v for v in frame.axes if v.hi > 0]
+    if not axes or axes[-1] in named:
+        return 1
+    return prod(v.hi + 1 for v in axes if v not in named)

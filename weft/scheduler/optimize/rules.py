@@ -30,6 +30,7 @@ from weft.scheduler.optimize import (
     scaled_sums,
     scatters,
     small_outputs,
+    taps,
     windows,
 )
 from weft.scheduler.optimize.rule import Chosen, NotReached, Rule
@@ -41,6 +42,7 @@ CORES: tuple[Rule[Any, Any], ...] = (
     blocks.RULE,  # weights of few bits, times a vector; before `rows`, which would unpack each element by itself
     windows.RULE,  # depthwise convolutions, pooling; before `small_outputs`, which keeps fewer results
     prefixes.RULE,  # running sums of short rows; before `rows`, whose lanes would run along the sum
+    taps.RULE,  # gradients of taps by channels; before `small_outputs`, whose lanes run along a sum
     small_outputs.RULE,  # gradients of few taps; last of those for one reduction, as its results are the fewest
     rows.RULE,  # all other kernels: bound by memory, so few passes
 )
