@@ -25,6 +25,7 @@ from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
 from weft.ir.rewrite import over
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.convolutions import convolutions, gradients, saved, saved_by_gradient
+from weft.scheduler.kernelize.contraction import contraction
 from weft.scheduler.panels import image_lane
 from weft.scheduler.winograd import TiledConvolution, TiledGradient
 
@@ -50,14 +51,16 @@ def laid_out(outputs: Sequence[Node], info: DeviceInfo) -> Sequence[Node]:
 
 def _read_again(outputs: Sequence[Node], info: DeviceInfo) -> float:
     """The cycles that channels innermost cost where all that is of a channel is reduced: these values are in the second
-    cache channel by channel, where they lie so, and else are read again for what is computed of the results."""
+    cache channel by channel, where they lie so, and else are read again for what is computed of the results. Not where
+    channels are the last axis as it is."""
     found = 0.0
     for n in toposort(outputs):
         if n.op in REDUCE and len(n.inputs[0].shape) >= 4:
             assert isinstance(n.attrs, Axes)
             size = high(graph.elements(n.inputs[0].shape)) * n.dtype.itemsize
-            kept = [x for a, x in enumerate(n.inputs[0].shape) if a not in n.attrs.axes and x != 1]
-            if len(kept) <= 1 and size > info.l2_bytes:
+            shape = n.inputs[0].shape
+            kept = [a for a, x in enumerate(shape) if a not in n.attrs.axes and x != 1]
+            if len(kept) <= 1 and kept != [len(shape) - 1] and size > info.l2_bytes:
                 found += size / info.costs.line_bytes * COLUMN_LINE_CYCLES
     return found
 
@@ -85,8 +88,9 @@ def _read_along(outputs: Sequence[Node], weights: Collection[Node], info: Device
 
 
 def _far_reduced(n: Node) -> int:
-    """The bytes of the places whose elements along one axis, and no more, are reduced; 0 for other nodes."""
-    if n.op not in REDUCE or not isinstance(n.attrs, Axes) or n.storage is not None:
+    """The bytes of the places whose elements along one axis, and no more, are reduced; 0 for other nodes, and for
+    products."""
+    if n.op not in REDUCE or not isinstance(n.attrs, Axes) or n.storage is not None or contraction(n):
         return 0
     shape = n.inputs[0].shape
     if len(shape) < 4 or len([a for a in n.attrs.axes if shape[a] != 1]) != 1:

@@ -345,7 +345,10 @@ def _tiles(axes: Axes, info: DeviceInfo) -> dict[TileSize, float]:
         if clash(apart, rows, info):
             lines = costs.l2_element_cycles * rows
         elif strided and apart is not None:
-            lines = costs.l2_element_cycles * max(1, rows * min(apart, line) // line)
+            used = rows * min(apart, line) / line
+            lines = costs.l2_element_cycles * max(1, int(used)) + (
+                costs.far_line_cycles * used if large else 0.0
+            )
         of_rows.append((blocks_of(stream.extent, rows), lines))
     square = square_of(k, c, side, panel, info)
     turning = squares.cycles(square, costs) * _elements(c, side) if square else packing
@@ -456,9 +459,11 @@ def fetched_anew(k: Kernel, c: Contraction, side: int, info: DeviceInfo) -> bool
     if load is None or p is None:
         return False
     step = coefficient(flatten(load.index, p.shape), summed[-1].var)
-    depth = prod(typical(a.extent) for a in summed)
-    line = info.costs.line_bytes
-    return step is not None and abs(step) * p.dtype.itemsize >= line and depth * line > info.l1_bytes
+    line, sets = info.costs.line_bytes, info.costs.sets(info.l1_bytes, info.l1_ways)
+    if step is None or abs(step) * p.dtype.itemsize < line:
+        return False
+    apart = abs(step) * p.dtype.itemsize // line
+    return prod(typical(a.extent) for a in summed) > info.l1_ways * (sets // gcd(sets, apart))
 
 
 def crowded(k: Kernel, c: Contraction, side: int, info: DeviceInfo) -> bool:

@@ -199,7 +199,9 @@ def _fetched(few: int, many: int, row_bytes: int, info: DeviceInfo) -> tuple[flo
     """Cycles that the multiply-adds do not hide: of a line of the factor with fewer rows, which each tile reads anew,
     and of all of the other, which is read once."""
     costs = info.costs
-    anew = costs.hidden_line_cycles if few * row_bytes > info.l1_bytes else 0.0
+    anew = 0.0
+    if few * row_bytes > info.l1_bytes:
+        anew = costs.hidden_far_line_cycles if few * row_bytes > info.l2_bytes else costs.hidden_line_cycles
     lines = many * row_bytes / costs.line_bytes if many * row_bytes > info.l2_bytes else 0.0
     return anew, lines * costs.hidden_far_line_cycles
 
