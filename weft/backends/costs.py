@@ -38,7 +38,8 @@ class CostModel:
     """A line from behind the second cache that the multiply-adds beside it partly hide. Source: decision 174."""
 
     far_line_cycles: float = 20.0
-    """For a line from beyond the second cache, where steps lead from line to line, which nothing foresees."""
+    """A line from behind the second cache, where steps lead from line to line and nothing foresees the next. Source:
+    decision 184."""
 
     vector_load_cycles: float = 0.6
     """A vector from the first cache, where nothing hides it. Source: decision 033."""
