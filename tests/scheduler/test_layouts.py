@@ -110,16 +110,28 @@ def test_a_step_is_turned_where_norms_of_places_would_gather(places: bool) -> No
         else:
             z = F.layer_norm(F.conv2d(y, deep, padding=1, groups=C).permute(0, 2, 3, 1), (C,), scale)
             loss = (y + z.permute(0, 3, 1, 2)).square().mean()
-        changed = [patches] if places else [patches, deep]
+        changed = [patches, scale] if places else [patches, deep, scale]
         grads = weft.gradients(loss, changed)
         return expand_calls([(w.detach() - g).value.node for w, g in zip(changed, grads, strict=True)])
 
     nodes, few = step(32), step(4)
+    again = replace(INFO, l2_bytes=1 << 10)
+    assert (laid_out(nodes, again) is nodes) == places, "what is of a channel is read in this order as it is"
     made = laid_out(nodes, INFO)
     assert (made is nodes) == places
     assert laid_out(few, INFO) is few, "so little is in the first cache"
     for got, want in zip(evaluate(made), evaluate(nodes), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_convolutions_of_one_tap_are_no_norms_of_places() -> None:
+    first, second = (
+        weft.tensor(np.full(s, 0.5, np.float32), requires_grad=True) for s in ((C, 3, 2, 2), (C, C, 1, 1))
+    )
+    y = F.conv2d(F.conv2d(_leaf(2, 3, 32, 32), first, stride=2), second)
+    grads = weft.gradients(y.square().mean(), [first, second])
+    nodes = expand_calls([(w.detach() - g).value.node for w, g in zip((first, second), grads, strict=True)])
+    assert laid_out(nodes, INFO) is nodes
 
 
 def test_reductions_keep_what_they_say_of_themselves() -> None:

@@ -170,6 +170,9 @@ CASES: dict[str, Case] = {
     "prologue of much": Case(lambda: [(f32(64, 32) + f32(64, 32, seed=1)) @ f32(32, 64)]),
     "prologue of rows": Case(lambda: [(f32(64, 32) * f32(32)) @ f32(32, 241)]),
     "prologue of rows, of fewer columns": Case(lambda: [(f32(64, 32) * f32(32)) @ f32(32, 240)]),
+    "prologue of rows of few bits": Case(
+        lambda: [(weft.tensor(np.full((64, 32), 3, np.uint8)) / 3) @ f32(32, 241)]
+    ),
     "prologue of columns": Case(lambda: [f32(241, 32) @ (f32(32, 64) * f32(64))]),
     "prologue of windows": Case(
         lambda: [F.conv2d(f32(2, 4, 12, 12).permute(0, 3, 1, 2) * 2, f32(64, 12, 3, 3)).permute(0, 2, 3, 1)]
