@@ -150,6 +150,19 @@ def test_what_takes_long_to_build_is_asked_for_at_once(asked: Asked, monkeypatch
     assert len(asked.tasks) == 1 and asked.tasks[0][0].name
 
 
+def test_layers_alike_are_planned_one_by_one_and_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers, "PIECE_SECONDS", 3.5e-3)
+    x = weft.tensor(X)
+    few, many = (signature([_layers(x, n).value.node]) for n in (2, 20))
+    assert tiers._seconds(few, 9) < tiers._seconds(many, 9) < tiers._seconds(few, 90)
+
+
+def _layers(x: Tensor, count: int) -> Tensor:
+    for _ in range(count):
+        x = (x @ x.T @ x).tanh()
+    return x
+
+
 def test_where_many_programs_are_missing_they_are_compiled_for_later(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:

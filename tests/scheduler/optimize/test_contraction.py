@@ -420,12 +420,13 @@ def test_a_stream_that_steps_from_line_to_line_is_used_in_blocks(device: str) ->
     assert depth.option == "whole", "rows lie along the sum"
 
 
-def test_the_stream_is_what_stays_in_the_second_cache() -> None:
+@pytest.mark.parametrize(("depth", "wide", "narrow"), [(512, 2048, 256), (784, 1536, 384)])
+def test_the_stream_is_what_stays_in_the_second_cache(depth: int, wide: int, narrow: int) -> None:
     """Each panel's tiles read it from line to line: from beyond that cache nothing would hide it."""
-    x, g = weft.zeros(512, 2048).realize(), weft.zeros(512, 256).realize()
+    x, g = weft.zeros(depth, wide).realize(), weft.zeros(depth, narrow).realize()
     for product, lanes in ((x.T @ g, "lanes i1, rows j1"), (g.T @ x, "lanes j1, rows i1")):
         (spec,) = kernelize([product.value.node])
-        picks = {p.name: p for p in schedule(spec.algorithm, info(64, 32)).decisions.picks}
+        picks = {p.name: p for p in schedule(spec.algorithm, info(64, 32, 2 << 20)).decisions.picks}
         assert picks["contraction.axes"].option == lanes
         assert picks["contraction.method"].option == "tiles"
 
