@@ -25,7 +25,6 @@ from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
 from weft.ir.rewrite import over
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.convolutions import convolutions, gradients, saved, saved_by_gradient
-from weft.scheduler.kernelize.contraction import contraction
 from weft.scheduler.panels import image_lane
 from weft.scheduler.winograd import TiledConvolution, TiledGradient
 
@@ -90,6 +89,9 @@ def _read_along(outputs: Sequence[Node], weights: Collection[Node], info: Device
 def _far_reduced(n: Node) -> int:
     """The bytes of the places whose elements along one axis, and no more, are reduced; 0 for other nodes, and for
     products."""
+    # Here, since a process that finds its plans on disk kernelizes nothing.
+    from weft.scheduler.kernelize.contraction import contraction
+
     if n.op not in REDUCE or not isinstance(n.attrs, Axes) or n.storage is not None or contraction(n):
         return 0
     shape = n.inputs[0].shape

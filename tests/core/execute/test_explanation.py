@@ -46,8 +46,8 @@ def test_what_became_of_each_schedule_rule() -> None:
     (kernel,) = weft.explain(ten(64, 256).softmax(-1))
     lines = kernel.rules.splitlines()
     assert [line.split()[0] for line in lines if not line.startswith(" ")] == [
-        "online", "contraction", "scaled_sums", "blocks", "windows", "prefixes", "small_outputs", "rows", "scatters",
-        "levels",
+        "online", "contraction", "scaled_sums", "blocks", "windows", "prefixes", "taps", "small_outputs", "rows",
+        "scatters", "levels",
     ]  # fmt: skip
     assert any(
         re.fullmatch(r"rows +chosen: .*staged kept \(2 options; next: keep nothing\)", x) for x in lines
