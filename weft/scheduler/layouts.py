@@ -92,10 +92,10 @@ def _far_reduced(n: Node) -> int:
     # Here, since a process that finds its plans on disk kernelizes nothing.
     from weft.scheduler.kernelize.contraction import contraction
 
-    if n.op not in REDUCE or not isinstance(n.attrs, Axes) or n.storage is not None or contraction(n):
+    if n.op not in REDUCE or not isinstance(n.attrs, Axes) or n.storage is not None:
         return 0
     shape = n.inputs[0].shape
-    if len(shape) < 4 or len([a for a in n.attrs.axes if shape[a] != 1]) != 1:
+    if len(shape) < 4 or len([a for a in n.attrs.axes if shape[a] != 1]) != 1 or contraction(n):
         return 0
     return high(graph.elements(shape)) * n.dtype.itemsize
 
