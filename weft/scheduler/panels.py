@@ -3,7 +3,7 @@
     w: (n, k), read by sum k: x[i, k] * w[j, k]        p: (n / width, k, width), contiguous
                                                        w[j, k] = p[j // width, k, j % width]
 
-A panel is what a tile's lanes read, step by step, so that nothing is left to pack (`contraction.is_packed`). The fewer
+A panel is what a tile's lanes read, step by step, so that nothing is left to pack (`operands.is_packed`). The fewer
 rows of results, the larger a part of a product is packing; from `MAX_ROWS` on it is none, and below `MIN_ROWS` each
 weight is read once, as it lies. The steps of a convolution's sum are in the order in which its image lies.
 """

@@ -175,8 +175,8 @@ def compiled(
     busy = info is not device.info
     with _lock:
         new = list(_missing(algorithms, device, busy).items())
-        for start in range(0, len(new), at_once or max(1, len(new))):
-            some = new[start : start + (at_once or len(new))]
+        most = at_once or max(1, len(new))
+        for some in (new[k : k + most] for k in range(0, len(new), most)):
             programs = _Programs([a for a, _ in some], info)
             codes, image = device.compile(programs)
             at = store_image(image, [p.name for p in programs]) if image else None

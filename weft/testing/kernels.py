@@ -173,6 +173,14 @@ def _slid(t: Arrays, stride: int, taps: int) -> np.ndarray[Any, Any]:
     return np.lib.stride_tricks.sliding_window_view(padded, (taps, taps), (2, 3))[:, :, ::stride, ::stride]
 
 
+def _window_last(stride: int, size: int, taps: int, of: tuple[Axis, ...]) -> Expr:
+    """An image (n, size, size, c), and zeros around it, at windows (n, y, x, c) and places (u, v) in them."""
+    n, y, x, c, u, v = (a.var for a in of)
+    row, column = stride * y + u - taps // 2, stride * x + v - taps // 2
+    inside = (*in_range(row, 0, size), *in_range(column, 0, size))
+    return Load(F, "image", (n, row, column, c), inside)
+
+
 def _slid_last(image: np.ndarray[Any, Any], stride: int, taps: int) -> np.ndarray[Any, Any]:
     edge = (taps // 2, taps // 2)
     padded = np.pad(image, ((0, 0), edge, edge, (0, 0)))
@@ -204,11 +212,9 @@ def depthwise_last(
     positive in images if `clipped`."""
     rows = ceildiv(size, stride)
     sizes = images, rows, rows, channels
-    n, y, x, c = axes = tuple(axis(*a) for a in zip("nyxc", sizes, strict=True))
+    *_, c = axes = tuple(axis(*a) for a in zip("nyxc", sizes, strict=True))
     u, v = axis("u", taps), axis("v", taps)
-    row, column = stride * y.var + u.var - taps // 2, stride * x.var + v.var - taps // 2
-    inside = (*in_range(row, 0, size), *in_range(column, 0, size))
-    image: Expr = Load(F, "image", (n.var, row, column, c.var), inside)
+    image: Expr = _window_last(stride, size, taps, (*axes, u, v))
     if clipped:
         image = ex.where(ex.call(Op.LE, image, Const(F, 0)), Const(F, 0), image)
     conv = ItemValue("conv", axes, mul(image, Load(F, "w", (c.var, u.var, v.var))), Reduce(Op.ADD, (u, v)))
@@ -249,9 +255,7 @@ def depthwise_taps_last(images: int, channels: int, size: int, taps: int, stride
     sizes = images, rows, rows, channels
     n, y, x, c = axes = tuple(axis(*a) for a in zip("nyxc", sizes, strict=True))
     u, v = axis("u", taps), axis("v", taps)
-    row, column = stride * y.var + u.var - taps // 2, stride * x.var + v.var - taps // 2
-    inside = (*in_range(row, 0, size), *in_range(column, 0, size))
-    image = Load(F, "image", (n.var, row, column, c.var), inside)
+    image = _window_last(stride, size, taps, (*axes, u, v))
     e = mul(image, Load(F, "g", tuple(a.var for a in axes)))
     grad = ItemValue("grad", (c, u, v), e, Reduce(Op.ADD, (n, y, x)))
     own = axis("c2", channels), axis("u2", taps), axis("v2", taps)

@@ -21,8 +21,8 @@ from weft.ir.kernel.schedule import Kernel
 from weft.ir.loops import LoopKind, Scope
 from weft.ir.loops_verify import verify
 from weft.scheduler.kernelize import kernelize
-from weft.scheduler.optimize.contraction import clash
 from weft.scheduler.optimize.levels import PRODUCT_CHAIN
+from weft.scheduler.optimize.operands import clash
 from weft.scheduler.optimize.rules import schedule
 from weft.testing.kernels import matmul
 

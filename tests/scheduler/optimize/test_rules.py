@@ -34,6 +34,7 @@ from weft.testing.kernels import (
     depthwise,
     depthwise_last,
     depthwise_taps,
+    depthwise_taps_last,
     gated,
     gated_blocks,
     matmul,
@@ -90,7 +91,7 @@ SIZES: dict[str, Case] = {
     },
     **{
         f"{case.__name__} {n}x{c}x{size}, {taps}, {stride}": case(n, c, size, taps, stride)
-        for case in (depthwise, depthwise_last, depthwise_taps)
+        for case in (depthwise, depthwise_last, depthwise_taps, depthwise_taps_last)
         for n, c, size, taps, stride in [(2, 3, 9, 3, 1), (1, 2, 20, 5, 2), (3, 1, 35, 3, 1), (4, 1, 7, 5, 1)]
     },
     **{

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from weft.ir.index import Int, Var, high, substitute, variables
+from weft.ir.index import Int, Var, coefficient, high, substitute, variables
 from weft.ir.kernel.algorithm import Algorithm, Item, ItemValue, Output
 from weft.ir.kernel.decisions import NONE, Decisions
 from weft.ir.loops import LoopKind, Scope
@@ -115,6 +115,11 @@ class Nest:
             if spec.var.name == name:
                 return k
         raise KeyError(name)
+
+    def runs(self, name: str, axis: Var) -> bool:
+        """True where the loop over the variable called `name` takes one step along the item's axis at a time."""
+        spec = self.loop(name)
+        return spec is not None and coefficient(self.bind[axis], spec.var) == 1
 
     def rebind(self, mapping: Mapping[Var, Int]) -> Nest:
         """Loop variables replaced in bindings, origins and extents; the same nest where they are not used."""

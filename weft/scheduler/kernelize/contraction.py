@@ -24,10 +24,7 @@ def contraction(node: Node) -> Contraction | None:
     if node.op is not Op.SUM or 0 in node.inputs[0].shape:
         return None
     x = node.inputs[0]
-    below = x
-    while below.op in MOVEMENT or below.op is Op.CAST:
-        below = below.inputs[0]
-    if below.op is not Op.MUL:
+    if _summed(node).op is not Op.MUL:
         return None
     assert isinstance(node.attrs, Axes)
     index: tuple[Int, ...] = tuple(
@@ -44,16 +41,21 @@ def contraction(node: Node) -> Contraction | None:
     return Contraction((product.inputs[0], product.inputs[1]), (own[1], own[0]))
 
 
+def _summed(node: Node) -> Node:
+    """The node that a sum is of, below movement and conversions."""
+    below = node.inputs[0]
+    while below.op in MOVEMENT or below.op is Op.CAST:
+        below = below.inputs[0]
+    return below
+
+
 _WHOLE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND})
 """Movements that leave out nothing, and add nothing."""
 
 
 def of_matrices(node: Node) -> bool:
     """True where no factor of a contraction is windows over something, or a part of it."""
-    below = node.inputs[0]
-    while below.op in MOVEMENT or below.op is Op.CAST:
-        below = below.inputs[0]
-    for x in below.inputs:
+    for x in _summed(node).inputs:
         while x.op in MOVEMENT and x.storage is None:
             if x.op not in _WHOLE:
                 return False

@@ -11,11 +11,10 @@ from __future__ import annotations
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
-from weft.ir.expr import Load
-from weft.ir.index import coefficient, flatten, high, variables
+from weft.ir.index import high, variables
 from weft.ir.kernel.algorithm import Axis, ItemValue, reads
 from weft.ir.kernel.decisions import pick
-from weft.ir.kernel.schedule import Kernel, Nest, fresh
+from weft.ir.kernel.schedule import Kernel, fresh
 from weft.ir.kernel.transforms.base import Refusal, run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.mark import Unroll, Vectorize
@@ -27,6 +26,7 @@ from weft.ir.loops import Scope
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize import parallel
 from weft.scheduler.optimize.levels import summed
+from weft.scheduler.optimize.operands import lane_step
 from weft.scheduler.optimize.rule import Choice, Rule
 from weft.scheduler.optimize.small_outputs import SPARE_REGISTERS
 from weft.scheduler.optimize.steps import split
@@ -73,7 +73,7 @@ def recognise(k: Kernel, info: DeviceInfo) -> Taps | Refusal:
     if all({a.var for a in taps} <= {v for i in r.index for v in variables(i)} for r in loads):
         return Refusal("every operand has the axes of the taps: none is used for the next tap again")
     channels = next((a for a in reversed(value.axes) if a not in taps and high(a.extent) > 1), None)
-    if channels is None or not all(_lies_along(k, r, channels) for r in loads):
+    if channels is None or any(lane_step(k, r, channels.var) != 1 for r in loads):
         return Refusal("operands do not lie side by side along channels, where lanes would run")
     return Taps(k, found, taps, channels)
 
@@ -128,7 +128,7 @@ def _tiled(k: Kernel, form: Taps, choice: Together, name: str, scope: Scope) -> 
     assert isinstance(item, ItemValue)
     axes = form.found.value.axes
     own = [s.var.name for s in nest.loops if not s.reduce]
-    along = {a: n for a, x in zip(axes, item.axes, strict=False) for n in own if _runs(nest, n, x)}
+    along = {a: n for a, x in zip(axes, item.axes, strict=False) for n in own if nest.runs(n, x.var)}
     inner = [along[a] for a in (*form.taps[-choice.axes :], form.channels) if a in along]
     outer = [s.var.name for s in nest.loops if s.reduce] + [n for n in own if n not in inner]
     k = run(k, Permute(name, (*outer, *inner)), *(Unroll(n) for n in inner[:-1]), Vectorize(inner[-1]))
@@ -137,16 +137,4 @@ def _tiled(k: Kernel, form: Taps, choice: Together, name: str, scope: Scope) -> 
     return run(k, Arrange(name, scope, order, (1,) * rank)), outer
 
 
-def _runs(nest: Nest, loop: str, axis: Axis) -> bool:
-    """The loop runs along the axis."""
-    spec = nest.loop(loop)
-    return spec is not None and coefficient(nest.bind[axis.var], spec.var) == 1
-
-
 RULE = Rule("taps", recognise, choose, apply)
-
-
-def _lies_along(k: Kernel, load: Load, axis: Axis) -> bool:
-    """The operand is contiguous along the axis."""
-    p = k.algorithm.param(load.source)
-    return p is not None and coefficient(flatten(load.index, p.shape), axis.var) == 1
