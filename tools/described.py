@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from weft import Tensor
 from weft.autograd.value import Value
 from weft.backends.cpu.compile import assembly
-from weft.backends.cpu.llvm import Target
 from weft.backends.cpu.render import render_module
+from weft.backends.cpu.targets import Target
 from weft.backends.llvm.scalar import NATIVE
 from weft.backends.protocol import Code, Commands, DeviceInfo, Memory
 from weft.backends.roofline import Limits, described

@@ -37,6 +37,7 @@ KINDS = frozenset(
     {
         "costs",
         "family",
+        "host",
         "image",
         "kernel",
         "layouts",

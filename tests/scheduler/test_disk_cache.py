@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from weft import disk_cache
+from weft.backends.cpu import elf
 from weft.private_folders import Folder
 from weft.scheduler import disk_cache as plans
 
@@ -84,6 +85,8 @@ def test_a_second_process_neither_kernelizes_nor_schedules_nor_compiles(
     for heavy in ("kernelize", "optimize", "build", "programs"):
         assert f"weft.scheduler.{heavy}" not in modules
     assert "weft.backends.cpu.render" not in modules and "weft.ir.passes.pipeline" not in modules
+    if elf.AVAILABLE:
+        assert "weft.backends.cpu.llvm" not in modules
 
 
 DAMAGE = {

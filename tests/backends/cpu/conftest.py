@@ -11,7 +11,8 @@ import pytest
 
 from weft.backends.cpu import runtime
 from weft.backends.cpu.compile import compile_programs
-from weft.backends.cpu.llvm import Target, load_object
+from weft.backends.cpu.objects import load_object
+from weft.backends.cpu.targets import Target
 from weft.backends.dummy.interpreter import interpret
 from weft.ir.dtypes import to_numpy
 from weft.ir.loops import Program

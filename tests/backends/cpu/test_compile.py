@@ -17,8 +17,8 @@ from weft.backends.cpu import device as devices
 from weft.backends.cpu import runtime
 from weft.backends.cpu.compile import compile_parts
 from weft.backends.cpu.device import CpuDevice, joined, parts
-from weft.backends.cpu.llvm import LLVMError
 from weft.backends.cpu.render import render_parts
+from weft.backends.cpu.targets import LLVMError
 from weft.backends.registry import open_device
 from weft.ir import dtypes
 from weft.ir import expr as ex

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from weft.backends.cpu.compile import assembly
-from weft.backends.cpu.llvm import Target, host_target
+from weft.backends.cpu.llvm import host_target
+from weft.backends.cpu.targets import Target
 from weft.ir import dtypes
 from weft.ir import expr as ex
 from weft.ir.dtypes import DType

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.backends.cpu.llvm import compile_ir, load_object
+from weft.backends.cpu.llvm import compile_ir
 from weft.backends.cpu.machine import host
+from weft.backends.cpu.objects import load_object
 from weft.backends.cpu.runtime import load_runtime
 
 LOOP = """

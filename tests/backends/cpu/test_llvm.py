@@ -6,10 +6,7 @@ from dataclasses import replace
 import pytest
 
 from weft.backends.cpu.llvm import (
-    LLVMError,
     Module,
-    Optimization,
-    Target,
     assembly_of,
     compile_ir,
     host_target,
@@ -19,6 +16,7 @@ from weft.backends.cpu.llvm import (
 )
 from weft.backends.cpu.machine import host, portable, usable_threads, vector_shape
 from weft.backends.cpu.native import runtime_ir
+from weft.backends.cpu.targets import LLVMError, Optimization, Target
 
 ANSWER = "define i32 @answer() { ret i32 42 }"
 TWICE = """

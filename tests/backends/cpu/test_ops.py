@@ -13,9 +13,9 @@ from hypothesis.extra import numpy as hnp
 
 from weft.backends.cpu.compile import compile_programs
 from weft.backends.cpu.device import describe
-from weft.backends.cpu.llvm import Target
 from weft.backends.cpu.machine import portable
 from weft.backends.cpu.runtime import open_runtime
+from weft.backends.cpu.targets import Target
 from weft.backends.llvm.scalar import NATIVE
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, Kind, to_numpy

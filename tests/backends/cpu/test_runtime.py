@@ -20,8 +20,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.backends.cpu.llvm import Loaded, compile_ir, load_object
+from weft.backends.cpu.llvm import compile_ir
 from weft.backends.cpu.machine import host
+from weft.backends.cpu.objects import Loaded, load_object
 from weft.backends.cpu.runner import Instruction, NativePlan
 from weft.backends.cpu.runtime import Runtime, load_runtime
 from weft.backends.direct import Access, Source
@@ -519,7 +520,7 @@ def test_the_runtime_takes_its_object_from_a_cache() -> None:
 
 def test_the_code_of_a_forgotten_runtime_stays_for_forks_and_the_end_of_the_process() -> None:
     runtime = load_runtime(host())
-    code = weakref.ref(runtime.code._tracker)
+    code = weakref.ref(runtime.code)
     del runtime
     gc.collect()
     assert code() is not None

@@ -7,8 +7,9 @@ import re
 import pytest
 
 from weft.backends.cpu.compile import assembly
-from weft.backends.cpu.llvm import Module, Target, host_target
+from weft.backends.cpu.llvm import Module, host_target
 from weft.backends.cpu.render import render_module
+from weft.backends.cpu.targets import Target
 from weft.backends.llvm.frame import groups_of
 from weft.ir import dtypes
 from weft.ir.dtypes import DType

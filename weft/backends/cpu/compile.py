@@ -22,9 +22,10 @@ from itertools import chain, islice
 from weft.ir.forks import forkable
 from weft.ir.loops import Program
 
-from .llvm import Module, Target
+from .llvm import Module
 from .machine import usable_threads
 from .render import Part, render_module, render_parts
+from .targets import Target
 
 PASSES = ("sroa", "instruction_combine", "simplify_cfg")
 """LLVM's passes, in order."""

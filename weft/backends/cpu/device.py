@@ -39,10 +39,12 @@ from weft.ir.ops import ELEMENTWISE, EXPANDED
 from weft.lazy_dataclass import dataclass
 
 from .allocator import SMALL_BYTES, Borrowed, MemoryBlock, Portion, size_class
-from .llvm import DEFAULT_OPTIMIZATION, LLVMError, Loaded, Optimization, Target, load_objects, version
+from .detected import version
 from .machine import Machine, host, levels, portable, usable_threads
+from .objects import Loaded, load_objects
 from .runner import Instruction, NativePlan
 from .runtime import Runtime, open_runtime
+from .targets import DEFAULT_OPTIMIZATION, LLVMError, Optimization, Target
 
 if TYPE_CHECKING:
     import numpy.typing as npt

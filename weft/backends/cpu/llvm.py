@@ -6,7 +6,6 @@ process; llvmlite serializes every call into LLVM by a lock, so all functions he
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -15,7 +14,13 @@ from itertools import count
 from typing import Any
 
 from weft.ir.forks import awaited
-from weft.lazy_dataclass import dataclass
+
+from .targets import DEFAULT_OPTIMIZATION, LLVMError, Optimization, Target, expect_room
+
+LIBRARY_BYTES = 192 << 20
+"""Addresses that the library takes, of which a quarter is read."""
+
+expect_room(LIBRARY_BYTES, "to load the compiler")
 
 _llvm: Any = import_module("llvmlite.binding")
 _llvm.initialize_native_target()
@@ -24,40 +29,6 @@ _llvm.initialize_native_asmprinter()
 awaited(_llvm.ffi.lib._lock._lock)  # noqa: SLF001  (only the lock's owner is public)
 
 _library_number = count()
-
-
-class LLVMError(RuntimeError):
-    """LLVM refused the text, the module or the object; the message is LLVM's own."""
-
-
-class CodeMemoryError(MemoryError):
-    """There is no memory to compile a text, or to hold the code of an object."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The target of code. `cpu` and `features` are LLVM's names, e.g. "znver4" and "+avx2,-avx512f"."""
-
-    triple: str
-    cpu: str = ""
-    features: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Optimization:
-    """LLVM's default pipeline at `level` 0..3, with its loop and vector passes on or off.
-
-    `codegen` 0..3 is the effort of instruction selection, scheduling and register allocation.
-    """
-
-    level: int = 2
-    loop_vectorize: bool = False
-    slp_vectorize: bool = False
-    unroll: bool = False
-    codegen: int = 2
-
-
-DEFAULT_OPTIMIZATION = Optimization()
 
 
 def version() -> str:
@@ -89,7 +60,7 @@ class Module:
 
         Raises CodeMemoryError where this process lacks the memory to compile it.
         """
-        _expect_room(
+        expect_room(
             COMPILER_BYTES + COMPILER_BYTES_PER_BYTE * len(text), f"to compile {len(text):,} bytes of text"
         )
         self._context: Any = _llvm.create_context()
@@ -228,7 +199,7 @@ def assembly_of(text: str, target: Target, optimization: Optimization = DEFAULT_
 class Loaded:
     """Object code in this process. Its addresses hold until `release`, or until this object is dropped."""
 
-    __slots__ = ("_linker", "_tracker")
+    __slots__ = ("__weakref__", "_linker", "_tracker")
 
     def __init__(self, tracker: Any, linker: Any) -> None:
         self._tracker, self._linker = tracker, linker
@@ -263,7 +234,7 @@ def load_objects(
     """
     images = tuple(objects)
     nbytes = sum(map(len, images))
-    _expect_room(LINKER_BYTES + 2 * nbytes, f"for {nbytes:,} bytes of compiled code")
+    expect_room(LINKER_BYTES + 2 * nbytes, f"for {nbytes:,} bytes of compiled code")
     library: Any = _llvm.JITLibraryBuilder()
     for data in images:
         library.add_object_img(data)
@@ -278,7 +249,7 @@ def load_objects(
     except RuntimeError as error:
         if _NOT_LINKED in str(error):
             # another thread may have taken the room meanwhile
-            _expect_room(LINKER_BYTES + 2 * nbytes, f"for {nbytes:,} bytes of compiled code")
+            expect_room(LINKER_BYTES + 2 * nbytes, f"for {nbytes:,} bytes of compiled code")
         raise LLVMError(
             f"{error} (a symbol that the object imports or should export may be missing)"
         ) from None
@@ -292,14 +263,6 @@ COMPILER_BYTES_PER_BYTE = 32
 
 LINKER_BYTES = 4 << 20
 """Memory that the linker may ask for beside an object's bytes: a linker, pages of each kind of code, and stubs."""
-
-
-def _expect_room(nbytes: int, purpose: str) -> None:
-    """Refuse work that the system has no memory for: LLVM aborts the process where a `malloc` of its own fails."""
-    try:
-        mmap.mmap(-1, nbytes).close()
-    except OSError:
-        raise CodeMemoryError(f"there is no memory left in this process {purpose}") from None
 
 
 def data_layout(target: Target) -> str:

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from weft.lazy_dataclass import dataclass
 
-from .llvm import Target, host_target
+from .detected import detected
+from .targets import Target
 
 _CPU_FOLDER = Path("/sys/devices/system/cpu")
 _CGROUP_FOLDER = Path("/sys/fs/cgroup")
@@ -83,7 +84,7 @@ _LEVELS = {
 @cache
 def host() -> Machine:
     """This machine, measured once per process."""
-    target = host_target()
+    target = detected().target
     width, registers = vector_shape(target)
     threads = usable_threads()
     return Machine(
@@ -143,7 +144,7 @@ def described(level: str) -> Machine:
     Raises ValueError as `portable` does.
     """
     common = Machine(
-        target=host_target(),
+        target=detected().target,
         vector_bytes=0,
         vector_registers=0,
         cores=8,

@@ -20,7 +20,7 @@ from weft.backends.llvm.writer import Function, Module
 from weft.ir.loops import Loop, LoopKind, Program
 from weft.lazy_dataclass import dataclass
 
-from .llvm import Target
+from .targets import Target
 
 STACK_BYTES = 16 << 10
 """Bytes of LOCAL buffers on the stack, at most; when they need more, they come from the heap."""

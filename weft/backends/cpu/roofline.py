@@ -18,10 +18,12 @@ from collections.abc import Iterator, Sequence
 from weft.backends.roofline import Level, Limits, Peak
 from weft.lazy_dataclass import dataclass
 
-from .llvm import Optimization, Target, compile_ir, load_object
+from .llvm import compile_ir
 from .machine import Machine
+from .objects import load_object
 from .runner import Instruction
 from .runtime import Runtime
+from .targets import Optimization, Target
 
 REPETITIONS = 7
 CHAIN_STEPS = 100_000

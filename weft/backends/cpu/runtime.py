@@ -18,11 +18,12 @@ from weft.lazy_dataclass import dataclass
 from . import direct, half
 from .allocator import Allocator
 from .direct import DirectCalls
-from .llvm import Loaded, Optimization, Target, compile_ir, load_object
 from .machine import Machine, host
 from .native import EXPORTS, runtime_ir
+from .objects import Loaded, load_object
 from .pool import Pool, PoolFunctions, guard
 from .runner import Instruction, NativePlan, RunnerFunctions
+from .targets import Optimization, Target
 
 Builder = Callable[[str, Target, Optimization], bytes]
 """IR text, target, effort -> object file, as `compile_ir` does it. A disk cache wraps that in one of these."""
@@ -69,7 +70,14 @@ class Runtime:
         self.pool.set_threads(count)
 
 
-def load_runtime(machine: Machine, build: Builder = compile_ir, *, futex: bool = True) -> Runtime:
+def compiled(text: str, target: Target, optimization: Optimization) -> bytes:
+    """`compile_ir`, with LLVM loaded when it is called."""
+    from .llvm import compile_ir
+
+    return compile_ir(text, target, optimization)
+
+
+def load_runtime(machine: Machine, build: Builder = compiled, *, futex: bool = True) -> Runtime:
     """A runtime of its own, single-threaded until `set_threads`. `build` may answer from a cache.
 
     Its code is kept until the process ends, which calls it then and when it forks.
@@ -99,7 +107,7 @@ _process_runtime: list[Runtime] = []
 
 
 def open_runtime(
-    build: Builder = compile_ir, threads: int | None = None, machine: Machine | None = None
+    build: Builder = compiled, threads: int | None = None, machine: Machine | None = None
 ) -> Runtime:
     """The process' one runtime; the first call opens it, and only its arguments count.
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from weft.backends.cpu.llvm import Module, Optimization, Target
+from weft.backends.cpu.llvm import Module
+from weft.backends.cpu.targets import Optimization, Target
 from weft.backends.launches import Entry, Part
 from weft.ir.index import high
 from weft.ir.loops import Program

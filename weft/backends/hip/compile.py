@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.backends.cpu.llvm import Optimization, Target, compile_ir, data_layout
+from weft.backends.cpu.llvm import compile_ir, data_layout
+from weft.backends.cpu.targets import Optimization, Target
 from weft.backends.cuda.compile import WARP
 from weft.backends.launches import Entry, Part
 from weft.ir.index import high
