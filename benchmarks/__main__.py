@@ -23,7 +23,7 @@ from benchmarks.inference import NETS
 from benchmarks.results import ROOT, Results, describe_machine, finished, say
 from benchmarks.runner import Group
 from benchmarks.variants import QUICK, USUAL, VARIANTS, Variant
-from benchmarks.workloads import INFERENCE, SWEEP, WORKLOADS
+from benchmarks.workloads import INFERENCE, SWEEP, TRAINING, WORKLOADS
 
 OUT = ROOT / "out" / "benchmarks"
 PAGE = ROOT / "manuals" / "measured.md"
@@ -66,6 +66,7 @@ def chosen_workloads(wanted: str, fast: bool) -> list[str]:
         word: [n for n, w in WORKLOADS.items() if word == n]
         or [n for n, w in WORKLOADS.items() if word == w.group or word in n]
         or [n for n, w in INFERENCE.items() if word in (n, w.group)]
+        or [n for n, w in TRAINING.items() if word in (n, w.group)]
         or [n for n in SWEEP if word == n]
         for word in words
     }
@@ -146,6 +147,7 @@ def main(given: Sequence[str] | None = None) -> None:
         for name, w in WORKLOADS.items():
             print(f"{w.group:12s} {name}{'   (fast)' if w.fast else ''}")
         print(f"{'inference':12s} {', '.join(NETS)}")
+        print(f"{'networks':12s} the training steps of these")
         print(
             f"{'sweep':12s} {len(SWEEP)} products, {', '.join(dict.fromkeys(n.partition('_')[0] for n in SWEEP))}"
         )

@@ -1,7 +1,8 @@
-"""Whole models that answer: in weft and torch as they are written, elsewhere as torch exports them.
+"""Whole models that answer, elsewhere than in weft and torch as torch exports them, or that learn, in these two.
 
 python -m benchmarks --workloads inference --frameworks weft,torch-malloc,torch-compile-malloc,onnxruntime,openvino
 python -m benchmarks --workloads "ResNet-18 inference" --frameworks weft,onnxruntime,openvino --threads 1
+python -m benchmarks --workloads networks --frameworks weft,torch,torch-channels-last,torch-compile --threads 1
 
 A model is made of the module `T`, weft or torch, with the same weights. `exported` writes it as an ONNX file in a
 process of its own, so that torch is not in the memory of those that read it.
@@ -30,19 +31,32 @@ OPERATORS = 20
 
 @dataclass(frozen=True, slots=True)
 class Net:
-    """A model, its input for one call, and about how many operations that takes."""
+    """A model, inputs of so many examples for it, and about how many operations one takes. What it is to answer are
+    classes (examples, *`answers`) below `classes`."""
 
     make: Callable[[Any], Any]
-    inputs: Callable[[], Array]
+    inputs: Callable[[int], Array]
     flops: float
+    classes: int = 1000
+    answers: tuple[int, ...] = ()
+
+    def labels(self, batch: int) -> Array:
+        """Drawn classes for a batch; those of texts one after another, as `rows` has the answers."""
+        drawn = np.random.default_rng(4).integers(0, self.classes, (batch, *self.answers))
+        return drawn.reshape(-1) if len(self.answers) == 1 else drawn
 
 
-def _image(side: int = 224, batch: int = 1) -> Callable[[], Array]:
-    return lambda: np.random.default_rng(3).standard_normal((batch, 3, side, side), np.float32)
+def rows(answers: Any) -> Any:
+    """Answers as a loss reads them: those for texts, (batch, tokens, classes), as rows."""
+    return answers.reshape(-1, answers.shape[-1]) if answers.ndim == 3 else answers
 
 
-def _tokens(vocabulary: int, length: int, batch: int = 1) -> Callable[[], Array]:
-    return lambda: np.random.default_rng(3).integers(0, vocabulary, (batch, length))
+def _image(side: int = 224) -> Callable[[int], Array]:
+    return lambda batch: np.random.default_rng(3).standard_normal((batch, 3, side, side), np.float32)
+
+
+def _tokens(vocabulary: int, length: int) -> Callable[[int], Array]:
+    return lambda batch: np.random.default_rng(3).integers(0, vocabulary, (batch, length))
 
 
 NETS: dict[str, Net] = {
@@ -50,15 +64,21 @@ NETS: dict[str, Net] = {
     "ResNet-50": Net(lambda T: models.resnet(T, (3, 4, 6, 3), 64, 1000), _image(), 8.2e9),
     "MobileNetV3": Net(lambda T: models.mobilenet(T, models.MOBILE, 1000), _image(), 0.11e9),
     "EfficientNet-B0": Net(vision.efficientnet, _image(), 0.78e9),
+    "GhostNet": Net(vision.ghostnet, _image(), 0.28e9),
+    "RegNetY-400MF": Net(vision.regnet, _image(), 0.8e9),
     "DenseNet-121": Net(lambda T: models.densenet(T, (6, 12, 24, 16), 32, 1000), _image(), 5.7e9),
     "ViT-S": Net(lambda T: models.vit(T, 12, 384, 6, 16, 224, 1000), _image(), 9.2e9),
     "Swin-T": Net(vision.swin, _image(), 9.0e9),
     "ConvNeXt-T": Net(vision.convnext, _image(), 8.9e9),
-    "U-Net": Net(vision.unet, _image(128), 3.4e9),
-    "LSTM LM": Net(vision.word_lstm, _tokens(8000, 64), 1.1e9),
-    "GPT": Net(lambda T: models.gpt(T, 6, 384, 6, 4096, 128), _tokens(4096, 128), 3.3e9),
+    "U-Net": Net(vision.unet, _image(128), 3.4e9, 2, (128, 128)),
+    "LSTM LM": Net(vision.word_lstm, _tokens(8000, 64), 1.1e9, 8000, (64,)),
+    "GPT": Net(lambda T: models.gpt(T, 6, 384, 6, 4096, 128), _tokens(4096, 128), 3.3e9, 4096, (128,)),
 }
 """Name -> a model at its published size, or as large as one (U-Net, LSTM LM, GPT)."""
+
+
+LEARNED = 4
+"""Examples of a training step."""
 
 
 def made(T: Any, name: str) -> Any:
@@ -76,7 +96,7 @@ def made(T: Any, name: str) -> Any:
 def export(name: str, to: Path) -> None:
     """Write the model as torch exports it."""
     torch: Any = import_module("torch")
-    x = torch.from_numpy(NETS[name].inputs())
+    x = torch.from_numpy(NETS[name].inputs(1))
     with torch.no_grad():
         torch.onnx.export(
             made(torch, name), (x,), str(to), input_names=["x"], output_names=["y"], dynamo=True, verbose=False,

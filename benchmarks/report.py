@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.results import Results, ratio
-from benchmarks.workloads import INFERENCE, SWEEP, WORKLOADS, Workload
+from benchmarks.workloads import INFERENCE, SWEEP, TRAINING, WORKLOADS, Workload
 from weft.backends.roofline import Level, Limits
 
 NOISE = 0.05
@@ -266,7 +266,7 @@ def compare(new: Results, old: Results) -> str:
     """weft now and then."""
     rows: list[Row] = []
     for t in new.threads():
-        for name in (*WORKLOADS, *INFERENCE, *SWEEP):
+        for name in (*WORKLOADS, *INFERENCE, *TRAINING, *SWEEP):
             a, b = new.times(name, t).get("weft"), old.times(name, t).get("weft")
             if not a or not b:
                 continue

@@ -77,6 +77,12 @@ _ALL = (
     Variant("torch", "with_torch:Torch", ("torch",)),
     Variant("torch-malloc", "with_torch:Torch", ("torch",), _MALLOC, sweep=True),
     Variant("torch-onednn", "with_torch:TorchOneDNN", ("torch",), _MALLOC, sweep=True),
+    Variant(
+        "torch-channels-last",
+        "with_torch:TorchChannelsLast",
+        ("torch",),
+        kinds=frozenset({"inference", "network_step"}),
+    ),
     Variant("torch-compile", "with_torch:TorchCompile", ("torch",)),
     Variant("torch-compile-malloc", "with_torch:TorchCompile", ("torch",), _MALLOC),
     Variant("jax", "with_jax:Jax", ("jax",)),

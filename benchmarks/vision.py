@@ -114,6 +114,114 @@ def efficientnet(
     return filled(T, nn.Sequential(*layers))
 
 
+REGNET = ((1, 48), (3, 104), (6, 208), (6, 440))
+"""RegNetY-400MF: blocks and channels of each stage."""
+
+
+def regnet(
+    T: Any, stages: Sequence[tuple[int, int]] = REGNET, group: int = 8, stem: int = 32, classes: int = 1000
+) -> Any:
+    """Bottlenecks as wide inside, with grouped convolutions and weighted channels (Radosavovic et al. 2020)."""
+    nn = T.nn
+
+    class Weighted(nn.Module):
+        def __init__(self, n: int, few: int) -> None:
+            super().__init__()
+            self.body = nn.Sequential(
+                nn.AdaptiveAvgPool2d(1), nn.Conv2d(n, few, 1), nn.ReLU(), nn.Conv2d(few, n, 1), nn.Sigmoid()
+            )
+
+        def forward(self, x: Any) -> Any:
+            return x * self.body(x)
+
+    class Block(nn.Module):
+        def __init__(self, a: int, b: int, stride: int) -> None:
+            super().__init__()
+            self.body = nn.Sequential(
+                *_unit(nn, a, b), nn.ReLU(), *_unit(nn, b, b, 3, stride, b // group), nn.ReLU(),
+                Weighted(b, max(a // 4, 1)), *_unit(nn, b, b),
+            )  # fmt: skip
+            self.side = nn.Sequential(*(_unit(nn, a, b, 1, stride) if stride > 1 or a != b else []))
+
+        def forward(self, x: Any) -> Any:
+            return T.relu(self.side(x) + self.body(x))
+
+    layers, before = [*_unit(nn, 3, stem, 3, 2), nn.ReLU()], stem
+    for count, after in stages:
+        for k in range(count):
+            layers.append(Block(before, after, 1 if k else 2))
+            before = after
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes)]
+    return filled(T, nn.Sequential(*layers))
+
+
+GHOST = (
+    (3, 16, 16, False, 1), (3, 48, 24, False, 2), (3, 72, 24, False, 1), (5, 72, 40, True, 2), (5, 120, 40, True, 1),
+    (3, 240, 80, False, 2), (3, 200, 80, False, 1), (3, 184, 80, False, 1), (3, 184, 80, False, 1),
+    (3, 480, 112, True, 1), (3, 672, 112, True, 1), (5, 672, 160, True, 2), (5, 960, 160, False, 1),
+    (5, 960, 160, True, 1), (5, 960, 160, False, 1), (5, 960, 160, True, 1),
+)  # fmt: skip
+"""GhostNet: size of the depthwise convolution, channels inside and after, weighted channels, stride."""
+
+
+def ghostnet(T: Any, rows: Sequence[tuple[int, int, int, bool, int]] = GHOST, classes: int = 1000) -> Any:
+    """Bottlenecks of which half the channels are depthwise convolutions of the other half (Han et al. 2020)."""
+    nn = T.nn
+
+    class Ghost(nn.Module):
+        def __init__(self, a: int, b: int, act: bool) -> None:
+            super().__init__()
+            half = b // 2
+            last = [nn.ReLU()] if act else []
+            self.first = nn.Sequential(*_unit(nn, a, half), *last)
+            self.cheap = nn.Sequential(*_unit(nn, half, half, 3, 1, half), *last)
+
+        def forward(self, x: Any) -> Any:
+            y = self.first(x)
+            return T.cat([y, self.cheap(y)], 1)
+
+    class Weighted(nn.Module):
+        def __init__(self, n: int) -> None:
+            super().__init__()
+            self.body = nn.Sequential(
+                nn.AdaptiveAvgPool2d(1),
+                nn.Conv2d(n, n // 4, 1),
+                nn.ReLU(),
+                nn.Conv2d(n // 4, n, 1),
+                nn.Hardsigmoid(),
+            )
+
+        def forward(self, x: Any) -> Any:
+            return x * self.body(x)
+
+    class Bottleneck(nn.Module):
+        def __init__(self, a: int, row: tuple[int, int, int, bool, int]) -> None:
+            super().__init__()
+            size, inside, after, weighted, stride = row
+            self.body = nn.Sequential(
+                Ghost(a, inside, True), *(_unit(nn, inside, inside, size, stride, inside) if stride > 1 else []),
+                *([Weighted(inside)] if weighted else []), Ghost(inside, after, False),
+            )  # fmt: skip
+            turned = [*_unit(nn, a, a, size, stride, a), *_unit(nn, a, after)]
+            self.side = nn.Sequential(*(turned if stride > 1 or a != after else []))
+
+        def forward(self, x: Any) -> Any:
+            return self.side(x) + self.body(x)
+
+    layers, before = [*_unit(nn, 3, 16, 3, 2), nn.ReLU()], 16
+    for row in rows:
+        layers.append(Bottleneck(before, row))
+        before = row[2]
+    layers += [
+        *_unit(nn, before, 960),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Conv2d(960, 1280, 1),
+        nn.ReLU(),
+    ]
+    return filled(T, nn.Sequential(*layers, nn.Flatten(), nn.Linear(1280, classes)))
+
+
 def convnext(
     T: Any,
     blocks: Sequence[int] = (3, 3, 9, 3),

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.inference import NETS
+from benchmarks.inference import LEARNED, NETS
 from benchmarks.networks import (
     depthwise,
     depthwise_parameters,
@@ -358,10 +358,25 @@ INFERENCE: dict[str, Workload] = {
 """The models of `inference.py` as workloads, measured when they are asked for."""
 
 
+TRAINING: dict[str, Workload] = {
+    f"{name} training": Workload(
+        f"{name} training",
+        "networks",
+        "network_step",
+        lambda name=name: (name,),
+        3 * LEARNED * net.flops,
+        goal=1.0,
+        tolerance=2e-3,
+    )
+    for name, net in NETS.items()
+}
+"""Training steps of the same models."""
+
+
 SWEEP: dict[str, Workload] = {p.name: _product(p) for p in PRODUCTS}
 """The products of `shapes.py` as workloads."""
 
 
 def workload(name: str) -> Workload:
     """The workload of this name, of any table. KeyError where there is none."""
-    return WORKLOADS.get(name) or INFERENCE.get(name) or SWEEP[name]
+    return WORKLOADS.get(name) or INFERENCE.get(name) or TRAINING.get(name) or SWEEP[name]

@@ -172,7 +172,7 @@ class OnnxRuntime:
     def inference(self, name: str) -> Run:
         with TemporaryDirectory(prefix="weft-bench-") as folder:
             session = self.opened(str(exported(name, Path(folder))), self.options())
-        return self.bound(session, {"x": NETS[name].inputs()}, ["y"])
+        return self.bound(session, {"x": NETS[name].inputs(1)}, ["y"])
 
     # --- overhead
 

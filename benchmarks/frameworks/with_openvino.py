@@ -28,7 +28,7 @@ class OpenVino:
         }  # fmt: skip
         with TemporaryDirectory(prefix="weft-bench-") as folder:
             net = self.core.compile_model(str(exported(name, Path(folder))), "CPU", settings)
-        request, x = net.create_infer_request(), NETS[name].inputs()
+        request, x = net.create_infer_request(), NETS[name].inputs(1)
         given = self.ov.Tensor(x, shared_memory=True)
         request.set_input_tensor(given)
 

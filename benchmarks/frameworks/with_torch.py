@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.frameworks.run import Array, Run, plain
-from benchmarks.inference import NETS, made
+from benchmarks.inference import LEARNED, NETS, made, rows
 from benchmarks.networks import Network, depthwise, residual
 from benchmarks.workloads import HEADS, TOKENS, WIDTH
 
@@ -43,6 +43,8 @@ class Torch:
 
     compile = False
     onednn = False
+    last = False
+    """Images with their channels innermost."""
 
     def __init__(self, threads: int) -> None:
         import torch
@@ -218,8 +220,8 @@ class Torch:
         for p in net.parameters():
             p.requires_grad_()
         optimizer = self.torch.optim.Adam(net.parameters(), lr=1e-3, fused=True)
-        images, labels = self.tensor(x), self.tensor(y)
-        forward = self.compiled(lambda x, y: self.F.cross_entropy(net(x), y))
+        images, labels = self._laid(self.tensor(x)), self.tensor(y)
+        forward = self.compiled(lambda x, y: self.F.cross_entropy(rows(net(x)), y))
 
         def step() -> Any:
             with self.torch.enable_grad():
@@ -230,6 +232,17 @@ class Torch:
             return loss.detach()
 
         return Run(step)
+
+    def network_step(self, name: str) -> Run:
+        net = NETS[name]
+        return self._training(
+            self._laid(made(self.torch, name).train()), net.inputs(LEARNED), net.labels(LEARNED)
+        )
+
+    def _laid(self, x: Any) -> Any:
+        """A network, or its input, in the layout that is measured."""
+        has_channels = getattr(x, "ndim", 4) == 4
+        return x.to(memory_format=self.torch.channels_last) if self.last and has_channels else x
 
     def adam_step(self, parameters: list[Array], gradients: list[Array]) -> Run:
         own = [self.tensor(p).requires_grad_() for p in parameters]
@@ -285,7 +298,8 @@ class Torch:
         return self._gpt(parameters, token, TOKENS - 1, cache)
 
     def inference(self, name: str) -> Run:
-        net, x = made(self.torch, name), self.torch.from_numpy(NETS[name].inputs())
+        net, x = made(self.torch, name), self.torch.from_numpy(NETS[name].inputs(1))
+        net, x = self._laid(net), self._laid(x)
         g = self.compiled(net)
         return Run(lambda: g(x))
 
@@ -322,6 +336,12 @@ class TorchCompile(Torch):
     """With torch.compile where it applies."""
 
     compile = True
+
+
+class TorchChannelsLast(Torch):
+    """Images with their channels innermost."""
+
+    last = True
 
 
 class TorchOneDNN(Torch):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.frameworks.run import Array, Run, arrays, channels_first, plain
-from benchmarks.inference import NETS, made
+from benchmarks.inference import LEARNED, NETS, made, rows
 from benchmarks.networks import Network, depthwise, residual
 from benchmarks.workloads import HEADS, TOKENS, WIDTH
 
@@ -205,12 +205,16 @@ class Weft:
 
         def step(x: Any, y: Any) -> Any:
             optimizer.zero_grad()
-            loss = self.F.cross_entropy(net(x), y)
+            loss = self.F.cross_entropy(rows(net(x)), y)
             loss.backward()
             optimizer.step()
             return loss.detach()
 
         return self.compiled(step, x, y)
+
+    def network_step(self, name: str) -> Run:
+        net = NETS[name]
+        return self._training(made(self.weft, name).train(), net.inputs(LEARNED), net.labels(LEARNED))
 
     def adam_step(self, parameters: list[Array], gradients: list[Array]) -> Run:
         own = [self.tensor(p).requires_grad_() for p in parameters]
@@ -281,7 +285,7 @@ class Weft:
             with self.weft.no_grad():
                 return net(x)
 
-        return self.compiled(f, NETS[name].inputs())
+        return self.compiled(f, NETS[name].inputs(1))
 
     # --- overhead
 

@@ -10,9 +10,10 @@ import pytest
 
 from benchmarks.frameworks.with_numpy import NumPy
 from benchmarks.frameworks.with_weft import Weft
+from benchmarks.inference import NETS, rows
 from benchmarks.variants import VARIANTS
 from benchmarks.worker import agree, check_of
-from benchmarks.workloads import INFERENCE, SWEEP, WORKLOADS, causal_mask, normal
+from benchmarks.workloads import INFERENCE, SWEEP, TRAINING, WORKLOADS, causal_mask, normal
 
 WEFT, NUMPY = Weft.__new__(Weft), NumPy(1)
 
@@ -86,7 +87,7 @@ def test_overheads_count_right(kind: str) -> None:
 
 
 def test_every_workload_is_one_that_weft_runs() -> None:
-    kinds = {w.kind for w in (*WORKLOADS.values(), *SWEEP.values(), *INFERENCE.values())}
+    kinds = {w.kind for w in (*WORKLOADS.values(), *SWEEP.values(), *INFERENCE.values(), *TRAINING.values())}
     assert all(hasattr(WEFT, k) for k in kinds) and len(SWEEP) >= 60
     assert {w.name for w in WORKLOADS.values() if w.goal is None and w.group == "products"} == set()
     assert all(v.kinds <= kinds for v in VARIANTS.values())
@@ -98,3 +99,17 @@ def test_wrong_results_are_found() -> None:
     assert "results differ" in (agree(check_of([normal(30, 30) * 1.01]), good, 1e-3) or "")
     assert "shapes" in (agree(check_of([normal(900)]), good, 1e-3) or "")
     assert agree(check_of([np.full((30, 30), np.nan)]), good, 1e-3) is not None
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_what_a_network_learns_fits_its_answers(name: str) -> None:
+    """Without computing anything: shapes are known when an operation is called."""
+    import weft
+
+    net = NETS[name]
+    with weft.device("meta"):
+        answers = rows(net.make(weft)(weft.tensor(net.inputs(2))))
+        answers.sum().backward()
+    labels = net.labels(2)
+    assert answers.shape[1] == net.classes and answers.shape[:1] + answers.shape[2:] == labels.shape
+    assert labels.min() >= 0 and labels.max() < net.classes

@@ -285,3 +285,15 @@ def test_blocks_divide_rows_and_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found is not None
     assert found.heads == 12
     assert found.rows * 12 * 4096 * 4 <= attention_gradient.MAX_HEAD_BYTES
+
+
+@pytest.mark.parametrize("mask", [{}, {"is_causal": True}])
+def test_a_device_without_values_has_shapes_of_gradients(mask: dict[str, bool]) -> None:
+    with weft.device("meta"):
+        made = weft.zeros(2, 3, 64, 16, requires_grad=True)
+    moved = weft.zeros(2, 64, 48, device="meta").requires_grad_()
+    q, k, v = (y.reshape(2, 64, 2, 8).transpose(1, 2) for y in moved.split(16, dim=-1))
+    F.scaled_dot_product_attention(q, k, v, **mask).sum().backward()
+    F.scaled_dot_product_attention(made, made, made, **mask).sum().backward()
+    assert moved.grad is not None and moved.grad.shape == moved.shape and moved.grad.is_meta
+    assert made.grad is not None and made.grad.shape == made.shape

@@ -166,6 +166,13 @@ def get_num_threads() -> int:
     return run.get_num_threads()
 
 
+def has_values(device: str | None) -> bool:
+    """False for the device "meta"; of the default one where None is given."""
+    from weft.scheduler.realize import default_device
+
+    return (device or default_device()) != run.META
+
+
 def info_of(device: str | None) -> DeviceInfo:
     """The description of a device; of the default one where None is given."""
     from weft.backends.registry import open_device

@@ -25,7 +25,7 @@ from weft.autograd.value import Value, apply, composed
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import wrap
 from weft.core.composed.precision import widened
-from weft.core.execute.devices import info_of
+from weft.core.execute.devices import has_values, info_of
 from weft.core.execute.realization import note_statistics
 from weft.core.functions.matmul import matmul
 from weft.core.functions.reductions import reduce
@@ -99,6 +99,8 @@ def blocks_of(q: Value, k: Value, v: Value, mask: Value | None = None) -> Blocks
     if q.shape[:-2] != k.shape[:-2] or q.shape[:-2] != v.shape[:-2] or 0 in sizes:
         return None
     if not q.dtype is k.dtype is v.dtype or (mask is not None and len(mask.shape) > len(q.shape)):
+        return None
+    if not has_values(q.node.device):  # nothing is computed
         return None
     batch, length, columns = _product(q.shape[:-2]), _product(q.shape[-2:-1]), _product(k.shape[-2:-1])
     size = accumulator(q.dtype).itemsize
