@@ -7,6 +7,7 @@ import ctypes
 import logging
 import mmap
 import struct
+import weakref
 from functools import cache
 from pathlib import Path
 
@@ -133,6 +134,27 @@ def test_code_is_not_written_to_and_data_is_not_executed() -> None:
     loaded.release()
     with pytest.raises(LLVMError, match="released"):
         loaded.address("f")
+
+
+def mapped(address: int) -> bool:
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return any(begin <= address < end for begin, end in (
+        (int(x, 16) for x in line.split()[0].split("-")) for line in lines
+    ))  # fmt: skip
+
+
+def test_code_is_unmapped_when_it_is_dropped_but_not_by_the_end_of_the_process() -> None:
+    loaded = elf.link([compiled(CONSTANTS)], ["f"], {})
+    at, memory = loaded.address("f"), weakref.ref(loaded._memory)
+    assert mapped(at)
+    del loaded
+    assert not mapped(at) and memory() is None
+    kept = elf.link([compiled(CONSTANTS)], ["f"], {})
+    at, memory = kept.address("f"), weakref.ref(kept._memory)
+    kept.__del__(lambda: True)
+    assert mapped(at)
+    kept.release()
+    assert not mapped(at)
 
 
 REFUSED = {

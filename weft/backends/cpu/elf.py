@@ -14,7 +14,7 @@ import ctypes
 import mmap
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from platform import machine
 from typing import NamedTuple
 
@@ -66,12 +66,20 @@ class UnsupportedObjectError(ValueError):
 
 
 class LinkedCode:
-    """Object code in this process. Its addresses hold until `release`, or until this object is dropped."""
+    """Object code in this process. Its addresses hold until `release`, or until this object is dropped.
+
+    The end of the process does not unmap it: threads may be in it still, which nobody could wait for.
+    """
 
     __slots__ = ("__weakref__", "_addresses", "_memory")
 
     def __init__(self, memory: mmap.mmap, addresses: Mapping[str, int]) -> None:
         self._memory, self._addresses = memory, addresses
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))  # unmapped by `release` only
+
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_ending():
+            self.release()
 
     def address(self, symbol: str) -> int:
         """The address of an exported symbol. Raises KeyError for a symbol not named when loading."""
@@ -81,7 +89,9 @@ class LinkedCode:
 
     def release(self) -> None:
         """Unmap the code now. Calling into it afterwards is undefined."""
-        self._memory.close()
+        if not self._memory.closed:
+            self._memory.close()
+            ctypes.pythonapi.Py_DecRef(ctypes.py_object(self._memory))
 
 
 def link(objects: Iterable[bytes], exports: Sequence[str], imports: Mapping[str, int]) -> LinkedCode:
