@@ -23,6 +23,9 @@ _PROCESSORS = Path("/proc/cpuinfo")
 _TELLING = re.compile(r"^(vendor_id|cpu family|model|model name|stepping|flags)\s*:.*$", re.MULTILINE)
 """The lines of a processor that decide what it is to LLVM."""
 
+_MOST_BYTES = 1 << 14
+"""More than what is told of one processor."""
+
 _KIND = "host"
 
 
@@ -73,7 +76,10 @@ def _read(key: str) -> Detected | None:
 def _key() -> str | None:
     """The key of this processor and library; None where the system does not tell."""
     try:
-        first, _, _ = _PROCESSORS.read_text().partition("\n\n")
+        with _PROCESSORS.open(
+            "rb", buffering=0
+        ) as f:  # one read: the system asks each processor that it tells of
+            first, _, _ = f.read(_MOST_BYTES).decode().partition("\n\n")
         spec = find_spec("llvmlite")
         (library,) = (
             p for folder in (spec.submodule_search_locations if spec else None) or ()
