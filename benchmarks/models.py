@@ -254,6 +254,22 @@ def resnet(T: Any, blocks: Sequence[int], width: int, classes: int = 10) -> Any:
     )
 
 
+def gated(nn: Any, n: int, few: int, act: Any, gate: Any) -> Any:
+    """Channels times weights of their own, which come of all their means (Hu et al. 2018)."""
+
+    class Weighted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(
+                nn.AdaptiveAvgPool2d(1), nn.Conv2d(n, few, 1), act, nn.Conv2d(few, n, 1), gate
+            )
+
+        def forward(self, x: Any) -> Any:
+            return x * self.body(x)
+
+    return Weighted()
+
+
 MOBILE = (
     (3, 16, 16, True, False, 2), (3, 72, 24, False, False, 2), (3, 88, 24, False, False, 1),
     (5, 96, 40, True, True, 2), (5, 240, 40, True, True, 1), (5, 240, 40, True, True, 1),
@@ -271,17 +287,6 @@ def mobilenet(T: Any, rows: Sequence[tuple[int, int, int, bool, bool, int]], cla
     def unit(a: int, b: int, size: int = 1, stride: int = 1, groups: int = 1) -> list[Any]:
         return [nn.Conv2d(a, b, size, stride, size // 2, groups=groups, bias=False), nn.BatchNorm2d(b)]
 
-    class Weighted(nn.Module):
-        def __init__(self, n: int) -> None:
-            super().__init__()
-            self.body = nn.Sequential(
-                nn.AdaptiveAvgPool2d(1), nn.Conv2d(n, n // 4, 1), nn.ReLU(), nn.Conv2d(n // 4, n, 1),
-                nn.Hardsigmoid(),
-            )  # fmt: skip
-
-        def forward(self, x: Any) -> Any:
-            return x * self.body(x)
-
     class Inverted(nn.Module):
         def __init__(self, a: int, row: tuple[int, int, int, bool, bool, int]) -> None:
             super().__init__()
@@ -289,7 +294,8 @@ def mobilenet(T: Any, rows: Sequence[tuple[int, int, int, bool, bool, int]], cla
             act = nn.Hardswish if swish else nn.ReLU
             self.body = nn.Sequential(
                 *unit(a, inside), act(), *unit(inside, inside, size, stride, inside), act(),
-                *([Weighted(inside)] if weighted else []), *unit(inside, after),
+                *([gated(nn, inside, inside // 4, nn.ReLU(), nn.Hardsigmoid())] if weighted else []),
+                *unit(inside, after),
             )  # fmt: skip
             self.keeps = stride == 1 and a == after
 

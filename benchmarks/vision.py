@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.models import filled
+from benchmarks.models import filled, gated
 
 
 def _unit(nn: Any, a: int, b: int, size: int = 1, stride: int = 1, groups: int = 1) -> list[Any]:
@@ -76,23 +76,13 @@ def efficientnet(
     """Inverted bottlenecks with weighted channels and swish (Tan & Le 2019)."""
     nn = T.nn
 
-    class Weighted(nn.Module):
-        def __init__(self, n: int, few: int) -> None:
-            super().__init__()
-            self.body = nn.Sequential(
-                nn.AdaptiveAvgPool2d(1), nn.Conv2d(n, few, 1), nn.SiLU(), nn.Conv2d(few, n, 1), nn.Sigmoid()
-            )
-
-        def forward(self, x: Any) -> Any:
-            return x * self.body(x)
-
     class Inverted(nn.Module):
         def __init__(self, a: int, b: int, wider: int, size: int, stride: int) -> None:
             super().__init__()
             n = a * wider
             self.body = nn.Sequential(
                 *([*_unit(nn, a, n), nn.SiLU()] if wider > 1 else []), *_unit(nn, n, n, size, stride, n), nn.SiLU(),
-                Weighted(n, max(a // 4, 1)), *_unit(nn, n, b),
+                gated(nn, n, max(a // 4, 1), nn.SiLU(), nn.Sigmoid()), *_unit(nn, n, b),
             )  # fmt: skip
             self.keeps = stride == 1 and a == b
 
@@ -124,22 +114,12 @@ def regnet(
     """Bottlenecks as wide inside, with grouped convolutions and weighted channels (Radosavovic et al. 2020)."""
     nn = T.nn
 
-    class Weighted(nn.Module):
-        def __init__(self, n: int, few: int) -> None:
-            super().__init__()
-            self.body = nn.Sequential(
-                nn.AdaptiveAvgPool2d(1), nn.Conv2d(n, few, 1), nn.ReLU(), nn.Conv2d(few, n, 1), nn.Sigmoid()
-            )
-
-        def forward(self, x: Any) -> Any:
-            return x * self.body(x)
-
     class Block(nn.Module):
         def __init__(self, a: int, b: int, stride: int) -> None:
             super().__init__()
             self.body = nn.Sequential(
                 *_unit(nn, a, b), nn.ReLU(), *_unit(nn, b, b, 3, stride, b // group), nn.ReLU(),
-                Weighted(b, max(a // 4, 1)), *_unit(nn, b, b),
+                gated(nn, b, max(a // 4, 1), nn.ReLU(), nn.Sigmoid()), *_unit(nn, b, b),
             )  # fmt: skip
             self.side = nn.Sequential(*(_unit(nn, a, b, 1, stride) if stride > 1 or a != b else []))
 
@@ -180,27 +160,14 @@ def ghostnet(T: Any, rows: Sequence[tuple[int, int, int, bool, int]] = GHOST, cl
             y = self.first(x)
             return T.cat([y, self.cheap(y)], 1)
 
-    class Weighted(nn.Module):
-        def __init__(self, n: int) -> None:
-            super().__init__()
-            self.body = nn.Sequential(
-                nn.AdaptiveAvgPool2d(1),
-                nn.Conv2d(n, n // 4, 1),
-                nn.ReLU(),
-                nn.Conv2d(n // 4, n, 1),
-                nn.Hardsigmoid(),
-            )
-
-        def forward(self, x: Any) -> Any:
-            return x * self.body(x)
-
     class Bottleneck(nn.Module):
         def __init__(self, a: int, row: tuple[int, int, int, bool, int]) -> None:
             super().__init__()
             size, inside, after, weighted, stride = row
             self.body = nn.Sequential(
                 Ghost(a, inside, True), *(_unit(nn, inside, inside, size, stride, inside) if stride > 1 else []),
-                *([Weighted(inside)] if weighted else []), Ghost(inside, after, False),
+                *([gated(nn, inside, inside // 4, nn.ReLU(), nn.Hardsigmoid())] if weighted else []),
+                Ghost(inside, after, False),
             )  # fmt: skip
             turned = [*_unit(nn, a, a, size, stride, a), *_unit(nn, a, after)]
             self.side = nn.Sequential(*(turned if stride > 1 or a != after else []))

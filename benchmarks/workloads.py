@@ -343,33 +343,28 @@ def _product(p: Product) -> Workload:
     )  # fmt: skip
 
 
-INFERENCE: dict[str, Workload] = {
-    f"{name} inference": Workload(
-        f"{name} inference",
-        "inference",
-        "inference",
-        lambda name=name: (name,),
-        net.flops,
-        goal=1.0,
-        tolerance=2e-3,
-    )
-    for name, net in NETS.items()
-}
+def _of_models(what: str, group: str, kind: str, flops: float) -> dict[str, Workload]:
+    """A workload of each model of `inference.py`, of so many times the operations that one example takes."""
+    found = [
+        Workload(
+            f"{name} {what}",
+            group,
+            kind,
+            lambda name=name: (name,),
+            flops * net.flops,
+            goal=1.0,
+            tolerance=2e-3,
+        )
+        for name, net in NETS.items()
+    ]
+    return {w.name: w for w in found}
+
+
+INFERENCE: dict[str, Workload] = _of_models("inference", "inference", "inference", 1)
 """The models of `inference.py` as workloads, measured when they are asked for."""
 
 
-TRAINING: dict[str, Workload] = {
-    f"{name} training": Workload(
-        f"{name} training",
-        "networks",
-        "network_step",
-        lambda name=name: (name,),
-        3 * LEARNED * net.flops,
-        goal=1.0,
-        tolerance=2e-3,
-    )
-    for name, net in NETS.items()
-}
+TRAINING: dict[str, Workload] = _of_models("training", "networks", "network_step", 3 * LEARNED)
 """Training steps of the same models."""
 
 

@@ -127,7 +127,7 @@ def test_code_is_linked_by_one_after_another(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(llvm, "OBJECTS_PER_LINKER", 2)
     target = llvm.host_target()
     image = llvm.compile_ir("define i32 @f() {\n  ret i32 42\n}\n", target)
-    loaded = [llvm.load_object(image, ["f"]) for _ in range(5)]
+    loaded = [llvm.link([image], ["f"], {}) for _ in range(5)]
     linkers = [x._linker for x in loaded]
     assert len(set(map(id, linkers))) >= 3
     import ctypes

@@ -103,7 +103,7 @@ def test_objects_do_what_those_do_that_llvm_links(text: str) -> None:
     double = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(lambda x: 2 * x)
     imports = {"here": ctypes.addressof(here), "g": ctypes.cast(double, ctypes.c_void_p).value or 0}
     data = compiled(text)
-    ours, theirs = elf.link([data], ["f"], imports), llvm.load_objects([data], ["f"], imports)
+    ours, theirs = elf.link([data], ["f"], imports), llvm.link([data], ["f"], imports)
     for k in [0, 1, 3, 2, 0]:
         assert called(ours, k) == called(theirs, k)
 
@@ -134,6 +134,39 @@ def test_code_is_not_written_to_and_data_is_not_executed() -> None:
     loaded.release()
     with pytest.raises(LLVMError, match="released"):
         loaded.address("f")
+
+
+def test_what_is_called_may_be_anywhere() -> None:
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    low = ctypes.c_void_p(1 << 36)
+    rights, flags = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    at = libc.mmap(low, ctypes.c_size_t(mmap.PAGESIZE), rights, flags, -1, ctypes.c_long(0))
+    ctypes.memmove(at, bytes.fromhex("488d047fc3"), 5)  # lea (%rdi,%rdi,2), %rax; ret
+    try:
+        loaded = elf.link([compiled(JUMPS)], ["f"], {"g": at})
+        assert abs(at - loaded.address("f")) > 1 << 32
+        assert [called(loaded, k) for k in (2, 3, 20)] == [3 * 6, 3 * 9, -1]
+    finally:
+        libc.munmap(ctypes.c_void_p(at), ctypes.c_size_t(mmap.PAGESIZE))
+
+
+def test_alignments_and_symbols_that_no_section_can_have_are_refused() -> None:
+    data = compiled(STATE)
+    at, count = struct.unpack_from("<Q", data, 40)[0], struct.unpack_from("<H", data, 60)[0]
+    headers = [(at + 64 * k, *struct.unpack_from("<2I4Q2I2Q", data, at + 64 * k)) for k in range(count)]
+    (text,) = [h for h in headers if h[2] == 1 and h[3] == 6]
+    (symbols,) = [h for h in headers if h[2] == 2]
+    for place, value in ((text[0] + 48, 24), (text[0] + 48, 1 << 20)):
+        image = bytearray(data)
+        struct.pack_into("<Q", image, place, value)
+        with pytest.raises(elf.UnsupportedObjectError, match="alignment"):
+            elf.link([bytes(image)], ["f"], {})
+    image = bytearray(data)
+    for k in range(symbols[5], symbols[5] + symbols[6], 24):
+        struct.pack_into("<Q", image, k + 8, text[6] + 1)
+    with pytest.raises(elf.UnsupportedObjectError):
+        elf.link([bytes(image)], ["f"], {})
 
 
 def mapped(address: int) -> bool:

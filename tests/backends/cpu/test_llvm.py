@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from weft.backends.cpu.llvm import (
+    Loaded,
     Module,
     assembly_of,
     compile_ir,
     host_target,
-    load_object,
-    load_objects,
+    link,
     version,
 )
 from weft.backends.cpu.machine import host, portable, usable_threads, vector_shape
@@ -29,6 +29,11 @@ define i32 @twice() {
 """
 
 
+def load_object(data: bytes, exports: list[str], imports: dict[str, int] | None = None) -> Loaded:
+    """One object, linked by LLVM, whatever weft's own linker makes of it."""
+    return link([data], exports, imports or {})
+
+
 def call(address: int) -> int:
     return ctypes.CFUNCTYPE(ctypes.c_int32)(address)()
 
@@ -44,7 +49,7 @@ def test_text_to_a_callable_function() -> None:
 
 def test_objects_link_with_each_other_and_with_given_addresses() -> None:
     answer, twice = compile_ir(ANSWER, host_target()), compile_ir(TWICE, host_target())
-    both = load_objects([answer, twice], ["twice"])
+    both = link([answer, twice], ["twice"], {})
     assert call(both.address("twice")) == 84
     first = load_object(answer, ["answer"])
     second = load_object(twice, ["twice"], {"answer": first.address("answer")})

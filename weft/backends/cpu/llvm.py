@@ -183,7 +183,7 @@ def _leaner(on: bool) -> Generator[None]:
 
 
 def compile_ir(text: str, target: Target, optimization: Optimization = DEFAULT_OPTIMIZATION) -> bytes:
-    """IR text -> optimized object file bytes, which `load_object` takes now or in a later process."""
+    """IR text -> optimized object file bytes, which `objects.load_object` takes now or in a later process."""
     with Module(text) as module:
         module.optimize(target, optimization)
         return module.object(target, optimization.codegen)
@@ -218,27 +218,14 @@ class Loaded:
         self._linker = None
 
 
-def load_object(data: bytes, exports: Sequence[str], imports: Mapping[str, int] | None = None) -> Loaded:
-    """Link one object file into this process; see `load_objects`."""
-    return load_objects((data,), exports, imports)
-
-
-def load_objects(
-    objects: Iterable[bytes], exports: Sequence[str], imports: Mapping[str, int] | None = None
-) -> Loaded:
-    """Link object files, as one library, into this process.
-
-    `exports` are the symbols whose addresses are wanted. `imports` gives addresses for undefined symbols; what
-    it lacks is looked for among the libraries of this process (memcpy, memset ...). Raises LLVMError where a
-    symbol is missing or the bytes are no object file for this machine, CodeMemoryError where there is no memory.
-    """
-    images = tuple(objects)
+def link(images: Sequence[bytes], exports: Sequence[str], imports: Mapping[str, int]) -> Loaded:
+    """Link object files, as one library, into this process; see `objects.load_objects`."""
     nbytes = sum(map(len, images))
     expect_room(LINKER_BYTES + 2 * nbytes, f"for {nbytes:,} bytes of compiled code")
     library: Any = _llvm.JITLibraryBuilder()
     for data in images:
         library.add_object_img(data)
-    for name, address in (imports or {}).items():
+    for name, address in imports.items():
         library.import_symbol(name, address)
     for name in exports:
         library.export_symbol(name)

@@ -45,6 +45,6 @@ def load_objects(
             logger(__name__).debug(
                 "LLVM links an object: %s", error
             )  # and says what is wrong with it, if anything is
-    from .llvm import load_objects
+    from . import llvm
 
-    return load_objects(images, exports, imports)
+    return llvm.link(images, exports, imports or {})
