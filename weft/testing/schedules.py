@@ -27,7 +27,7 @@ from weft.ir.kernel.transforms.distribute import Distribute
 from weft.ir.kernel.transforms.dot_bytes import DotBytes
 from weft.ir.kernel.transforms.extend import Extend
 from weft.ir.kernel.transforms.factor import Factor
-from weft.ir.kernel.transforms.hint import PrefetchNext, PrefetchShares, Stream
+from weft.ir.kernel.transforms.hint import PrefetchNext, PrefetchOutput, PrefetchShares, Stream
 from weft.ir.kernel.transforms.inline import Inline
 from weft.ir.kernel.transforms.mark import Bind, Unroll, Vectorize
 from weft.ir.kernel.transforms.merge import Merge
@@ -54,7 +54,7 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 KINDS: tuple[type[Transform], ...] = (
     Split, Split, ComputeAt, ComputeAt, Across, Arrange, Bind, Clip, ComputeFirst, Distribute, DotBytes, Extend, Factor,
     Inline, Merge, MergeAxes, OnlineReduce, OrderReduce, Pad, PadRows, PartialSums, Permute, PrefetchNext,
-    PrefetchShares, Share, SplitReduce, Stage, Stream, Tensorize, Trim, Unroll, Vectorize, Window,
+    PrefetchOutput, PrefetchShares, Share, SplitReduce, Stage, Stream, Tensorize, Trim, Unroll, Vectorize, Window,
 )  # fmt: skip
 """The transforms that are proposed, each as often as it stands here."""
 

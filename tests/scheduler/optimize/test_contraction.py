@@ -179,6 +179,17 @@ def test_short_rows_from_memory_are_asked_for(depth: int, asked: bool) -> None:
     close(got, a.astype(np.float64) @ b)
 
 
+@pytest.mark.parametrize(("cache", "output"), [(1 << 14, "out"), (1 << 20, "")])
+def test_large_operands_of_an_epilogue_are_asked_for_while_the_tile_is_summed(
+    cache: int, output: str
+) -> None:
+    a, b, w = normal(64, 70), normal(64, 90, seed=1), normal(70, 90, seed=2)
+    k, got = scheduled(lambda x, y, z: z - 0.1 * (x.T @ y), [a, b, w], info(64, 32, cache))
+    asked = {name: n.prefetch for name, n in k.nests.items() if n.prefetch is not None}
+    assert [h.output for h in asked.values()] == [output] and ("out" in asked) is not bool(output)
+    close(got, w - 0.1 * (a.T.astype(np.float64) @ b))
+
+
 def test_a_stream_whose_lines_share_few_sets_is_packed_in_blocks() -> None:
     """Steps 256 bytes apart: a quarter of the sets of the second cache, which have room for 32 lines, not for 70."""
     a, b = normal(70, 64), normal(70, 64, seed=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from weft.backends.dummy.interpreter import interpret
 from weft.backends.llvm import scalar
 from weft.backends.protocol import DeviceInfo
+from weft.ir import expr as ex
 from weft.ir.expr import Load
 from weft.ir.index import floordiv
 from weft.ir.kernel.algorithm import Algorithm, ItemValue, Output, Param, Reduce, StoreTo
@@ -76,10 +78,34 @@ def in_blocks(m: int, n: int, k: int, block: int) -> Case:
     return Case(algorithm, lambda t: {"r": t["x"] @ (t["w"] * np.repeat(t["scale"], block, 1)).T})
 
 
+def update(m: int, n: int, k: int) -> Case:
+    """w and a running mean of its gradient, a product, one step later."""
+    i, j, l = axis("i", m), axis("j", n), axis("l", k)
+    product = mul(Load(F, "g", (l.var, i.var)), Load(F, "x", (l.var, j.var)))
+    y, x = axis("y", m), axis("x", n)
+    at = (y.var, x.var)
+    mean = ex.call(Op.ADD, mul(Load(F, "mean", at), ex.Const(F, 0.5)), Load(F, "c", at))
+    new = ex.call(Op.SUB, Load(F, "w", at), mean)
+    out = Output("out", (y, x), (StoreTo("w1", at, new), StoreTo("mean1", at, mean)))
+    shapes = {"g": (k, m), "x": (k, n), "w": (m, n), "mean": (m, n)}
+    params = (
+        *(Param(p, F, s) for p, s in shapes.items()),
+        *(Param(p, F, (m, n), True) for p in ("w1", "mean1")),
+    )
+    algorithm = Algorithm("update", params, (), (ItemValue("c", (i, j), product, Reduce(Op.ADD, (l,))), out))
+
+    def expected(t: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        mean = t["mean"] * 0.5 + t["g"].T @ t["x"]
+        return {"w1": t["w"] - mean, "mean1": mean}
+
+    return Case(algorithm, expected)
+
+
 KERNELS: dict[str, tuple[Case, DeviceInfo]] = {
     "matmul": (matmul(19, 13, 11), CORES),
     "long products": (matmul(4, 5, 800), CORES),
     "a deep product": (matmul(3, 4, 3100), replace(CORES, l3_bytes=32 << 20)),
+    "an update": (update(37, 45, 70), replace(CORES, l2_bytes=4 << 10)),
     "a few rows": (linear(2, 24, 64), CORES),
     "a few rows times blocks": (in_blocks(3, 20, 96, 32), CORES),
     "a sum from memory": (total(2, 1200, "j"), replace(CORES, l2_bytes=4 << 10)),
@@ -109,8 +135,8 @@ MUST_BE_DECIDED = {
     "blocks.at_once", "contraction.axes", "contraction.chain", "contraction.depth", "contraction.method",
     "contraction.panel", "contraction.tasks", "contraction.tile", "depth.tasks", "dots.axes", "dots.tile",
     "gpu_contraction.tile", "gpu_online.tile", "gpu_rows.threads", "gpu_shared_tiles.tile", "online.columns",
-    "online.rows", "prefetch.bytes", "rows.lanes", "rows.staging", "rows.vectors", "scaled_sums.ahead",
-    "scaled_sums.rows", "small_outputs.lanes", "taps.together", "tasks",
+    "online.rows", "prefetch.bytes", "prefetch.output", "rows.lanes", "rows.staging", "rows.vectors",
+    "scaled_sums.ahead", "scaled_sums.rows", "small_outputs.lanes", "taps.together", "tasks",
     "windows.reads", "windows.tile",
 }  # fmt: skip
 

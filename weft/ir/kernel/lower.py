@@ -8,7 +8,7 @@ output stores nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -37,11 +37,11 @@ from weft.ir.index import (
     substitute,
     variables,
 )
+from weft.ir.kernel import hints
 from weft.ir.kernel.algorithm import Axis, Item, ItemValue, Output, Param, Reduce, reads
 from weft.ir.kernel.schedule import Kernel, Nest, NestLoop, fresh, loop_var
 from weft.ir.loops import (
     LANE_KINDS,
-    LINE,
     Accumulate,
     Alloc,
     Block,
@@ -58,9 +58,6 @@ from weft.ir.loops import (
 from weft.ir.numerics import Tree, rounded_product
 from weft.ir.ops import Op
 from weft.lazy_dataclass import dataclass
-
-MAX_HINTS = 8
-"""Hints of one iteration; of a longer part, some lines are asked for."""
 
 
 def identity(op: Op, dtype: DType) -> Const:
@@ -191,6 +188,7 @@ class _Lowering:
         if isinstance(item, ItemValue) and item.reduce and nest.online is None and depth == first_reduce:
             out.extend(self.init(item, nest, nest.loops[depth:]))
         if depth:
+            out.extend(self.hints_for_output(item, nest, nest.loops[depth - 1].var.name))
             for child in self.children_at(item, nest, depth):
                 out.extend(self.placed(child))
         inner = self.inner(item, nest, depth)
@@ -251,47 +249,42 @@ class _Lowering:
         them through the caches."""
         wish = nest.prefetch
         var = None if wish is None else next((v for v in self.extents if v.name == wish.loop), None)
-        if wish is None or var is None:
+        if wish is None or var is None or wish.output:
             return []
-        places = [(r.source, r.index) for r in reads(item)]
-        if isinstance(item, Output) and not nest.stream:
-            places += [(s.param, s.index) for s in item.stores]
         out: dict[Stmt, None] = {}
-        for name, index in places:
-            param = self.params.get(name)
-            if param is not None and name in (wish.params or self.params):
-                here = flatten([self.index(item, nest, i) for i in index], param.shape)
-                if wish.shared:
-                    out |= dict.fromkeys(self.shares(item, nest, var, param, here))
-                    continue
-                there = substitute(here, {var: var + wish.steps})
-                if there != here and not (isinstance(there, Index) and there.computed):
-                    out[Prefetch(param.name, there)] = None
+        for param, here in self.places(item, nest, wish.params):
+            there = (
+                hints.of_run(self.kernel, item, nest, var, param, here)
+                if wish.shared
+                else hints.later(here, var, wish.steps)
+            )
+            out |= dict.fromkeys(Prefetch(param.name, at) for at in there)
         return list(out)
 
-    def shares(self, item: Item, nest: Nest, loop: Var, param: Param, here: Int) -> list[Stmt]:
-        """Hints for this iteration's part of the run that the next iteration of `loop` reads of a parameter, by lines:
-        none where it reads no run."""
-        around = [*self.kernel.enclosing(item.name), *nest.loops]
-        within = around[[s.var for s in around].index(loop) + 1 :]
-        turns = [s for s in within if s.kind not in LANE_KINDS and s.kind is not LoopKind.UNROLL]
-        run = coefficient(here, loop) or 0
-        if run <= 0:
+    def hints_for_output(self, item: Item, nest: Nest, loop: str) -> list[Stmt]:
+        """Hints, in some iterations of the item's loop, for what the output that `nest.prefetch` names will read and
+        write."""
+        wish = nest.prefetch
+        if wish is None or not wish.output or wish.loop != loop:
             return []
-        count = prod(high(s.extent) for s in turns)
-        together = (
-            1 << max(0, (count - 1) // run).bit_length()
-        )  # the innermost loop's, which ask for the same
-        at: Int = 0
-        for s in turns[:-1]:
-            at = at * high(s.extent) + s.var
-        if turns:
-            last = turns[-1]
-            at = at * ceildiv(high(last.extent), together) + floordiv(last.var, together)
-        share = ceildiv(run * together, count)
-        start = substitute(here, {loop: loop + 1} | {s.var: 0 for s in within}) + at * share
-        step = max(1, LINE // param.dtype.itemsize, ceildiv(share, MAX_HINTS))
-        return [Prefetch(param.name, start + k) for k in range(0, share, step)]
+        output, out = self.algorithm.item(wish.output), dict[Stmt, None]()
+        for param, here in self.places(output, self.kernel.nests[wish.output], wish.params):
+            there = hints.of_output(self.kernel, wish, item.name, param, here)
+            out |= dict.fromkeys(Prefetch(param.name, at) for at in there)
+        var = nest.loops[nest.depth(loop)].var
+        due = in_range(mod(var, wish.steps), None, 1)
+        return [If(due, tuple(out))] if out and due else list(out)
+
+    def places(self, item: Item, nest: Nest, names: tuple[str, ...]) -> Iterator[tuple[Param, Int]]:
+        """The offsets at which the item reads parameters of these names, or of any, and writes to them through the
+        caches."""
+        found = [(r.source, r.index) for r in reads(item)]
+        if isinstance(item, Output) and not nest.stream:
+            found += [(s.param, s.index) for s in item.stores]
+        for name, index in found:
+            param = self.params.get(name)
+            if param is not None and name in (names or self.params):
+                yield param, flatten([self.index(item, nest, i) for i in index], param.shape)
 
     def store(self, item: Output, nest: Nest, k: int) -> Stmt:
         s = item.stores[k]

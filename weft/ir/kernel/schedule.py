@@ -73,13 +73,15 @@ class PrefetchSpec:
     """A prefetch of what the iteration of `loop` that comes `steps` later will read of `params` (all, if empty).
 
     With `shared`, whose parameter that iteration reads as one run, the iterations within the loop share it out evenly:
-    each asks for its part of the run, in order.
+    each asks for its part of the run, in order. With `output`, every so many `steps` of `loop`, and of those around
+    it up to the output's own, share out the lines that the output reads and writes once the item is there.
     """
 
     loop: str
     steps: int = 1
     params: tuple[str, ...] = ()
     shared: bool = False
+    output: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,6 @@ from weft.scheduler.optimize import depth, dots, parallel, squares
 from weft.scheduler.optimize.access import axes_of, is_costly, plain_load
 from weft.scheduler.optimize.contraction_form import (
     Contraction,
-    divisors,
     fill,
     find,
     found,
@@ -77,9 +76,9 @@ from weft.scheduler.optimize.operands import (
     row_bytes,
     square_of,
 )
-from weft.scheduler.optimize.prefetch import ask_for_panel
+from weft.scheduler.optimize.prefetch import ask_for_output, ask_for_panel
 from weft.scheduler.optimize.rule import Choice, Rule, TileSize
-from weft.scheduler.optimize.steps import extent, least_extent, merge, split, typical_extent
+from weft.scheduler.optimize.steps import divisors, extent, least_extent, merge, split, typical_extent
 from weft.scheduler.tiles import most_rows, tile_cycles
 
 MAX_UNPACKED_USES = 2
@@ -445,6 +444,7 @@ class _Tiled:
         self.width = choice.vectors * info.lanes(c.value.dtype)
         self.sized = isinstance(choice.stream.extent, int)
         self.square = 0
+        self.summed = c.value.name
         self.reached = reachable(self.k, c, 1 - choice.side)
         self.depth = prod(typical(a.extent) for a in c.value.reduce.axes) if c.value.reduce else 1
         self.panel_bytes = self.depth * self.width * c.value.dtype.itemsize
@@ -500,7 +500,7 @@ class _Tiled:
             self.k = run(self.k, Unroll(si), Vectorize(pi))
         uses = prod(typical_extent(self.k, n) for n in (*inside, so)) * chunks
         self.tiles(at, block, so, uses, inside)
-        return attempt(self.k, PrefetchNext(out, so)) if self.reads_along() else self.k
+        return self.asking(so)
 
     def shares_rows(self, around: list[str]) -> bool:
         """Cores take rows of the stream rather than panels, so that each reads what it has written before: where there
@@ -559,6 +559,16 @@ class _Tiled:
         """True where the loop's extent is known."""
         spec = self.k.nests[self.c.out.name].loop(loop)
         return spec is not None and isinstance(spec.extent, int)
+
+    def asking(self, tile: str) -> Kernel:
+        """The kernel asking for what the epilogue reads at every result before it is due: step by step of the sum, or,
+        where that is nothing large, a tile ahead."""
+        out = self.c.out.name
+        if not self.reads_along():
+            return self.k
+        k = self.k if self.choice.in_blocks else ask_for_output(self.k, self.summed, out, self.info)
+        hint = k.nests[self.summed].prefetch
+        return k if hint is not None and hint.output else attempt(k, PrefetchNext(out, tile))
 
     def reads_along(self) -> bool:
         """The epilogue reads a parameter at every result: in short runs, which no hardware foresees."""
@@ -652,6 +662,7 @@ class _Tiled:
             self.k = run(self.k, Stage(value, stream, "stream", axes))
             staged.append(("stream", block))
         chain = self.chain(value)
+        self.summed = chain or value
         if chain is None:
             self.k = run(self.k, ComputeAt(value, c.out.name, tile, Scope.REGISTER))
             self.accumulate(value, Scope.REGISTER)
@@ -671,17 +682,17 @@ class _Tiled:
             self.k = fill(self.k, name, self.info)
         if window is not None:
             self.window(window, c.out.name, [at, *inside])
-        self.k = merge_even(self.k, chain or value)
+        self.k = merge_even(self.k, self.summed)
         if (
             self.square
             and isinstance(panel, Load)
             and (p := self.k.algorithm.param(panel.source)) is not None
         ):
-            self.k = squares.ask_ahead(self.k, chain or value, p, at, self.depth, self.width, self.info)
+            self.k = squares.ask_ahead(self.k, self.summed, p, at, self.depth, self.width, self.info)
         else:
-            self.follow(chain or value, stream, tile)
+            self.follow(self.summed, stream, tile)
             if isinstance(panel, Load) and is_packed(self.k, c, choice.side, choice.panel, self.width):
-                self.k = ask_for_panel(self.k, chain or value, at, panel.source, self.panel_bytes, self.info)
+                self.k = ask_for_panel(self.k, self.summed, at, panel.source, self.panel_bytes, self.info)
 
     def in_squares(self, uses: int) -> int:
         """The lanes of the squares in which the panel is read; 0 where it is not."""

@@ -209,15 +209,6 @@ def _pieces(extent: int, inner: int) -> list[int]:
     return list(dict.fromkeys([best, *(max(best // n, 1) for n in (2, 4))]))
 
 
-def divisors(n: int) -> list[int]:
-    """Numbers that divide n, ascending from 1 to n, but only one of those that are near each other."""
-    found = [1]
-    for d in range(2, n):
-        if n % d == 0 and d >= 1.5 * found[-1]:
-            found.append(d)
-    return [*found, n] if n > 1 else found
-
-
 def merge_even(k: Kernel, name: str, lanes: int = 1) -> Kernel:
     """Adjacent loops of an item that step evenly through all that it reads and writes become one, where that many
     `lanes` divide it."""

@@ -24,20 +24,31 @@ its share of the next panel.
       for tile: for k:                        for tile: for k:
         s += w[p, k] * x[tile, k]     ->        prefetch w[p + 1, tile * steps + k * share]
                                                 s += w[p, k] * x[tile, k]
+
+What is read and written along with the results of a tile, which takes its time to compute: the steps of its sums ask
+for it, line by line. An optimizer's update reads three arrays and writes four for each gradient.
+
+    for tile:                               for tile:
+      for k: s += x[k] * dy[k, tile]  ->      for k:
+      w[tile] = w[tile] - f(s)                  prefetch w[tile, lines of k]
+                                                s += x[k] * dy[k, tile]
+                                              w[tile] = w[tile] - f(s)
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir.graph import elements
 from weft.ir.index import Int, Var, ceildiv, coefficient, flatten, high, substitute
-from weft.ir.kernel.algorithm import Item, Param, reads
+from weft.ir.kernel.algorithm import Item, Output, Param, reads
 from weft.ir.kernel.decisions import pick
+from weft.ir.kernel.hints import apart, lines_of
 from weft.ir.kernel.schedule import Kernel, NestLoop
 from weft.ir.kernel.transforms.base import attempt
-from weft.ir.kernel.transforms.hint import PrefetchNext, PrefetchShares
+from weft.ir.kernel.transforms.hint import PrefetchNext, PrefetchOutput, PrefetchShares
 from weft.ir.loops import LoopKind
 
 ROW_SHARE = 8
@@ -178,6 +189,44 @@ def ask_for_panel(k: Kernel, name: str, loop: str, param: str, nbytes: int, info
     if nbytes * PANELS_AT_ONCE > info.l2_bytes or all(p.name != param for p in _large(k, info)):
         return k
     return attempt(k, PrefetchShares(name, loop, param))
+
+
+def ask_for_output(k: Kernel, name: str, output: str, info: DeviceInfo) -> Kernel:
+    """`k` with a sum, computed tile by tile, asking for what the output reads and writes at each result, where it reads
+    large parameters there."""
+    nest, item = k.nests[name], k.algorithm.item(output)
+    loop = next((s.var.name for s in reversed(nest.loops) if s.reduce and s.kind is LoopKind.SERIAL), None)
+    if loop is None or nest.prefetch is not None:
+        return k
+    turns, inner = apart(k, name, loop, output)
+    if not all(isinstance(s.extent, int) for s in (*turns, *inner)):
+        return k
+    full: dict[Param, int] = {}
+    for p, at in _places(k, item):
+        found = lines_of(p, at, inner)
+        if found is not None:
+            full[p] = found[-1]
+    if all(p.written or p not in full for p in _large(k, info)):
+        return k
+    k, way = pick(k, "prefetch.output", ("step by step", "tile by tile"))
+    if way != "step by step":
+        return k
+    steps = prod(high(s.extent) for s in turns) // max(full.values())
+    return attempt(
+        k,
+        PrefetchOutput(name, loop, output, 1 << max(0, steps.bit_length() - 1), tuple(p.name for p in full)),
+    )
+
+
+def _places(k: Kernel, item: Item) -> Iterator[tuple[Param, Int]]:
+    """The offsets at which an item reads and writes parameters."""
+    found = [(x.source, x.index) for x in reads(item)]
+    if isinstance(item, Output):
+        found += [(s.param, s.index) for s in item.stores]
+    for name, index in found:
+        p = k.algorithm.param(name)
+        if p is not None:
+            yield p, flatten([substitute(i, k.nests[item.name].bind) for i in index], p.shape)
 
 
 def _variable(k: Kernel, loop: str) -> Var:

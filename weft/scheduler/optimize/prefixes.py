@@ -21,9 +21,8 @@ from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.loops import Scope
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize import parallel
-from weft.scheduler.optimize.contraction_form import divisors
 from weft.scheduler.optimize.rule import Choice, Rule
-from weft.scheduler.optimize.steps import split
+from weft.scheduler.optimize.steps import divisors, split
 from weft.scheduler.optimize.windows import OneReduction, loops_of, only_reduction
 
 MAX_LENGTH = 64

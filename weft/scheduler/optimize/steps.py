@@ -55,3 +55,12 @@ def merge(k: Kernel, outer: str, inner: str, dividing: bool = False) -> tuple[Ke
     at = k.nests[owner].depth(outer)
     k = run(k, Merge(outer, inner, dividing=dividing))
     return k, k.nests[owner].loops[at].var.name
+
+
+def divisors(n: int) -> list[int]:
+    """Numbers that divide n, ascending from 1 to n, but only one of those that are near each other."""
+    found = [1]
+    for d in range(2, n):
+        if n % d == 0 and d >= 1.5 * found[-1]:
+            found.append(d)
+    return [*found, n] if n > 1 else found

@@ -33,10 +33,10 @@ from weft.ir.loops import Scope
 from weft.ir.numerics import Tree
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize import parallel
-from weft.scheduler.optimize.contraction_form import divisors, fill
+from weft.scheduler.optimize.contraction_form import fill
 from weft.scheduler.optimize.rule import Choice, Rule, TileSize, counted
 from weft.scheduler.optimize.staging import across_lanes, fits
-from weft.scheduler.optimize.steps import extent, split
+from weft.scheduler.optimize.steps import divisors, extent, split
 
 MAX_TAPS = 128
 """Elements of a window, at most: longer reductions run in levels."""

@@ -1,13 +1,15 @@
-"""Stream, prefetch, and prefetch in shares: hints for caches."""
+"""Stream, prefetch, in shares or for an output: hints for caches."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from weft.ir.kernel.algorithm import Output, reads
+from weft.ir.kernel.hints import apart
 from weft.ir.kernel.schedule import Kernel, PrefetchSpec
 from weft.ir.kernel.transforms.arguments import items, loops, some_of
 from weft.ir.kernel.transforms.base import Pick, Refusal, Transform
+from weft.ir.loops import LoopKind
 from weft.lazy_dataclass import dataclass
 
 
@@ -117,4 +119,56 @@ class PrefetchShares(Transform):
 
     def apply(self, k: Kernel) -> Kernel:
         spec = PrefetchSpec(self.loop, 1, (self.param,), shared=True)
+        return k.with_nest(self.item, replace(k.nests[self.item], prefetch=spec))
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchOutput(Transform):
+    """Prefetch, while an item is computed, what an output will read and write of parameters (all, if none is named)
+    once it is there: one in so many iterations of `loop`, which is the item's, asks for its share of the lines.
+
+        for t:                                   for t:
+          for k: s[i] += a[k] * b[k, i]   ->       for k:
+          y[t, i] = s[i] + x[t, i]                   prefetch x[t, 4 * k], y[t, 4 * k] if k % 4 == 0
+                                                     s[i] += a[k] * b[k, i]
+                                                   y[t, i] = s[i] + x[t, i]
+
+    So memory is read and written evenly while the item is computed in caches. A hint, which vanishes when the loop is
+    split afterwards. Needs: the item computed in a loop of the output; loops of known extents from there to `loop`, and
+    in the output.
+    """
+
+    item: str
+    loop: str
+    output: str
+    steps: int = 1
+    params: tuple[str, ...] = ()
+
+    @classmethod
+    def propose(cls, k: Kernel, pick: Pick) -> PrefetchOutput | None:
+        outputs = [i.name for i in k.algorithm.items if isinstance(i, Output)]
+        params = tuple(p.name for p in k.algorithm.params)
+        return cls(pick(items(k)), pick(loops(k)), pick(outputs), pick((1, 2, 3)), some_of(pick, params))
+
+    def check(self, k: Kernel) -> Refusal | None:
+        if not any(i.name == self.output and isinstance(i, Output) for i in k.algorithm.items):
+            return Refusal(f"{self.output} is no output")
+        if self.steps < 1:
+            return Refusal(f"one in {self.steps} iterations is none")
+        if self.item not in k.nests:
+            return Refusal(f"there is no item {self.item}")
+        if all(s.var.name != self.loop or s.kind is not LoopKind.SERIAL for s in k.nests[self.item].loops):
+            return Refusal(f"{self.item} has no loop {self.loop} that runs step by step")
+        if k.nests[self.item].online is not None:
+            return Refusal(f"{self.item} runs in loops of another item")
+        if all(name != self.output for name, _ in k.path(self.item)):
+            return Refusal(f"{self.item} is not computed within {self.output}")
+        if not all(
+            isinstance(s.extent, int) for part in apart(k, self.item, self.loop, self.output) for s in part
+        ):
+            return Refusal(f"loops of {self.item} or {self.output} have sizes of run time")
+        return None
+
+    def apply(self, k: Kernel) -> Kernel:
+        spec = PrefetchSpec(self.loop, self.steps, self.params, output=self.output)
         return k.with_nest(self.item, replace(k.nests[self.item], prefetch=spec))
