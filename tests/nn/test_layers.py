@@ -230,6 +230,30 @@ def test_multihead_attention_unbatched_and_per_head_weights() -> None:
     same(w, v)
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("same_tensors", [3, 2])
+def test_a_tensor_that_is_given_more_than_once_is_projected_once(
+    batch_first: bool, same_tensors: int
+) -> None:
+    ours, theirs = twins(layer("MultiheadAttention", 6, 2, batch_first=batch_first))
+    x, z = (np.random.default_rng(n).standard_normal((3, 4, 6)).astype(np.float32) for n in range(2))
+    results = []
+    for module, tensor in ((ours, weft.tensor), (theirs, torch.tensor)):
+        a, b = tensor(x).requires_grad_(), tensor(z)
+        y, _ = module(*((a, a, a) if same_tensors == 3 else (b, a, a)), need_weights=False)
+        (y * y).sum().backward()
+        results.append((y, a.grad, *(p.grad for p in module.parameters())))
+    for got, expected in zip(*results, strict=True):
+        same(got, expected, 2e-4)
+    alone = weft.compile(lambda k: ours(k, k, k, need_weights=False)[0])
+    crossed = weft.compile(lambda k, q: ours(q, k, k, need_weights=False)[0])
+    kernels = (alone if same_tensors == 3 else crossed).explain(
+        *[weft.ones(3, 4, 6) for _ in range(4 - same_tensors)]
+    )
+    reading = [k for k in kernels if "f32[18, 6]" in k.algorithm]
+    assert len(reading) == 4 - same_tensors
+
+
 LOSSES: list[tuple[str, tuple[int, ...], Any, dict[str, Any]]] = [
     ("MSELoss", (3, 4), "floats", {}),
     ("L1Loss", (3, 4), "floats", {"reduction": "sum"}),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from weft.core.functional.attention import each_once
 from weft.core.layout.creation import empty
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
@@ -101,7 +102,7 @@ class MultiheadAttention(Module):
     ) -> tuple[Tensor, Tensor | None]:
         swaps = self.batch_first and query.ndim == 3
         if swaps:
-            query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+            query, key, value = each_once(lambda x: x.transpose(0, 1), query, key, value)
         out, weights = F.multi_head_attention_forward(
             query,
             key,

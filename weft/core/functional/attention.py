@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from weft.autograd.context import grad_enabled
@@ -261,28 +261,26 @@ def multi_head_attention_forward(
         raise ArgumentError(f"{op}: {num_heads} heads do not divide embed_dim {embed_dim_to_check}")
     if is_causal and attn_mask is None:
         raise ArgumentError(f"{op}: is_causal says what attn_mask is, so it needs attn_mask")
-    if not batched:
-        query, key, value = (t.unsqueeze(1) for t in (query, key, value))
-    n, length = query.value.shape[1], query.value.shape[0]
-    if key.value.shape[:2] != value.value.shape[:2] or key.value.shape[1] != n:
+    # from here on sequences by sequences, (n, L, E): a module of batches first has them so
+    query, key, value = each_once(
+        (lambda t: t.transpose(0, 1)) if batched else (lambda t: t.unsqueeze(0)), query, key, value
+    )
+    n, length = query.value.shape[:2]
+    if key.value.shape[:2] != value.value.shape[:2] or key.value.shape[0] != n:
         raise ShapeError(
             f"{op}: key of shape {tuple(k)} and value of shape {tuple(v)} must be equally long, and as many as query"
         )
     if use_separate_proj_weight:
         weights = [q_proj_weight, k_proj_weight, v_proj_weight]
+        biases = [None] * 3 if in_proj_bias is None else list(chunk(in_proj_bias, 3))
+        parts = [_projected(*p) for p in zip((query, key, value), weights, biases, strict=True)]
     else:
-        weights = [None] * 3 if in_proj_weight is None else list(chunk(in_proj_weight, 3))
-    biases = [None] * 3 if in_proj_bias is None else list(chunk(in_proj_bias, 3))
-    parts: list[Tensor] = []
-    for x, w, b in zip((query, key, value), weights, biases, strict=True):
-        if w is None:
-            raise ArgumentError(f"{op}: a projection has no weight")
-        parts.append(linear(x, w, b))
+        parts = _packed_projections(query, key, value, in_proj_weight, in_proj_bias)
     if bias_k is not None and bias_v is not None:
-        parts[1] = cat([parts[1], bias_k.expand(1, n, embed_dim_to_check)])
-        parts[2] = cat([parts[2], bias_v.expand(1, n, embed_dim_to_check)])
+        parts[1] = cat([parts[1], bias_k.expand(n, 1, embed_dim_to_check)], 1)
+        parts[2] = cat([parts[2], bias_v.expand(n, 1, embed_dim_to_check)], 1)
     width = embed_dim_to_check // num_heads
-    heads = [x.reshape((x.value.shape[0], n, num_heads, width)).permute(1, 2, 0, 3) for x in parts]
+    heads = [x.reshape((n, x.value.shape[1], num_heads, width)).transpose(1, 2) for x in parts]
     for i, static in ((1, static_k), (2, static_v)):
         if static is not None:
             heads[i] = static.reshape((n, num_heads, static.value.shape[1], width))
@@ -301,13 +299,39 @@ def multi_head_attention_forward(
         out = found @ heads[2]
     else:
         out = scaled_dot_product_attention(heads[0], heads[1], heads[2], mask, drop)
-    out = linear(
-        out.permute(2, 0, 1, 3).reshape((length, n, embed_dim_to_check)), out_proj_weight, out_proj_bias
-    )
+    out = linear(out.transpose(1, 2).reshape((n, length, embed_dim_to_check)), out_proj_weight, out_proj_bias)
     if found is not None:
         found = found.mean(1) if average_attn_weights else found
         found = found if batched else found.squeeze(0)
-    return (out if batched else out.squeeze(1)), found
+    return (out.transpose(0, 1) if batched else out.squeeze(0)), found
+
+
+def each_once(f: Callable[[Tensor], Tensor], *tensors: Tensor) -> tuple[Tensor, ...]:
+    """`f` of each tensor: what is the same tensor stays one."""
+    made = {id(t): t for t in tensors}
+    made = {n: f(t) for n, t in made.items()}
+    return tuple(made[id(t)] for t in tensors)
+
+
+def _projected(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    if weight is None:
+        raise ArgumentError("MultiheadAttention: a projection has no weight")
+    return linear(x, weight, bias)
+
+
+def _packed_projections(
+    query: Tensor, key: Tensor, value: Tensor, weight: Tensor | None, bias: Tensor | None
+) -> list[Tensor]:
+    """Queries, keys and values by a weight that has the rows of all three, with one product for each tensor."""
+    if query is key and key is value:
+        return list(chunk(_projected(query, weight, bias), 3, -1))
+    weights = [None] * 3 if weight is None else list(chunk(weight, 3))
+    biases = [None] * 3 if bias is None else list(chunk(bias, 3))
+    if key is not value or weight is None:
+        return [_projected(*p) for p in zip((query, key, value), weights, biases, strict=True)]
+    rest = slice(weight.value.shape[0] // 3, None)
+    both = _projected(key, weight[rest], None if bias is None else bias[rest])
+    return [_projected(query, weights[0], biases[0]), *chunk(both, 2, -1)]
 
 
 def _attention_mask(
