@@ -18,12 +18,20 @@ from weft.ir.index import (
     mod,
     substitute,
 )
-from weft.ir.kernel.algorithm import Item, Param
+from weft.ir.kernel.algorithm import Item, Output, Param, reads
 from weft.ir.kernel.schedule import Kernel, Nest, NestLoop, PrefetchSpec
 from weft.ir.loops import LANE_KINDS, LINE, LoopKind
 
 MAX_HINTS = 8
 """Hints of one iteration for a parameter; of a longer part, some lines are asked for."""
+
+
+def accesses(item: Item, nest: Nest) -> list[tuple[str, tuple[Int, ...]]]:
+    """The names and indices that the item reads at, and those at which it writes through the caches."""
+    found = [(r.source, r.index) for r in reads(item)]
+    if isinstance(item, Output) and not nest.stream:
+        found += [(s.param, s.index) for s in item.stores]
+    return found
 
 
 def later(here: Int, loop: Var, steps: int) -> Iterator[Int]:

@@ -278,10 +278,7 @@ class _Lowering:
     def places(self, item: Item, nest: Nest, names: tuple[str, ...]) -> Iterator[tuple[Param, Int]]:
         """The offsets at which the item reads parameters of these names, or of any, and writes to them through the
         caches."""
-        found = [(r.source, r.index) for r in reads(item)]
-        if isinstance(item, Output) and not nest.stream:
-            found += [(s.param, s.index) for s in item.stores]
-        for name, index in found:
+        for name, index in hints.accesses(item, nest):
             param = self.params.get(name)
             if param is not None and name in (names or self.params):
                 yield param, flatten([self.index(item, nest, i) for i in index], param.shape)

@@ -43,9 +43,9 @@ from math import prod
 from weft.backends.protocol import DeviceInfo
 from weft.ir.graph import elements
 from weft.ir.index import Int, Var, ceildiv, coefficient, flatten, high, substitute
-from weft.ir.kernel.algorithm import Item, Output, Param, reads
+from weft.ir.kernel.algorithm import Item, Param, reads
 from weft.ir.kernel.decisions import pick
-from weft.ir.kernel.hints import apart, lines_of
+from weft.ir.kernel.hints import accesses, apart, lines_of
 from weft.ir.kernel.schedule import Kernel, NestLoop
 from weft.ir.kernel.transforms.base import attempt
 from weft.ir.kernel.transforms.hint import PrefetchNext, PrefetchOutput, PrefetchShares
@@ -220,13 +220,11 @@ def ask_for_output(k: Kernel, name: str, output: str, info: DeviceInfo) -> Kerne
 
 def _places(k: Kernel, item: Item) -> Iterator[tuple[Param, Int]]:
     """The offsets at which an item reads and writes parameters."""
-    found = [(x.source, x.index) for x in reads(item)]
-    if isinstance(item, Output):
-        found += [(s.param, s.index) for s in item.stores]
-    for name, index in found:
+    nest = k.nests[item.name]
+    for name, index in accesses(item, nest):
         p = k.algorithm.param(name)
         if p is not None:
-            yield p, flatten([substitute(i, k.nests[item.name].bind) for i in index], p.shape)
+            yield p, flatten([substitute(i, nest.bind) for i in index], p.shape)
 
 
 def _variable(k: Kernel, loop: str) -> Var:
