@@ -190,7 +190,9 @@ MASKS = {
 
 
 @pytest.mark.parametrize("masks", MASKS)
-@pytest.mark.parametrize("options", [{}, {"batch_first": True}, {"kdim": 7, "vdim": 8}, {"bias": False}])
+@pytest.mark.parametrize("options", [
+    {}, {"batch_first": True}, {"kdim": 7, "vdim": 8}, {"bias": False}, {"add_bias_kv": True, "add_zero_attn": True},
+])  # fmt: skip
 @pytest.mark.parametrize("need_weights", [True, False])
 def test_multihead_attention(masks: str, options: dict[str, Any], need_weights: bool) -> None:
     ours, theirs = twins(layer("MultiheadAttention", 6, 3, **options))
@@ -231,20 +233,23 @@ def test_multihead_attention_unbatched_and_per_head_weights() -> None:
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
-@pytest.mark.parametrize("same_tensors", [3, 2])
-def test_a_tensor_that_is_given_more_than_once_is_projected_once(
-    batch_first: bool, same_tensors: int
-) -> None:
+@pytest.mark.parametrize("given", ["aaa", "baa", "aab", "aba", "bac"])
+def test_each_tensor_is_projected_by_its_own_rows(given: str, batch_first: bool) -> None:
     ours, theirs = twins(layer("MultiheadAttention", 6, 2, batch_first=batch_first))
-    x, z = (np.random.default_rng(n).standard_normal((3, 4, 6)).astype(np.float32) for n in range(2))
+    data = {c: np.random.default_rng(ord(c)).standard_normal((3, 3, 6)).astype(np.float32) for c in given}
     results = []
     for module, tensor in ((ours, weft.tensor), (theirs, torch.tensor)):
-        a, b = tensor(x).requires_grad_(), tensor(z)
-        y, _ = module(*((a, a, a) if same_tensors == 3 else (b, a, a)), need_weights=False)
+        made = {c: tensor(x).requires_grad_() for c, x in data.items()}
+        y, _ = module(*(made[c] for c in given), need_weights=False)
         (y * y).sum().backward()
-        results.append((y, a.grad, *(p.grad for p in module.parameters())))
+        results.append((y, *(t.grad for t in made.values()), *(p.grad for p in module.parameters())))
     for got, expected in zip(*results, strict=True):
         same(got, expected, 2e-4)
+
+
+@pytest.mark.parametrize("same_tensors", [3, 2])
+def test_a_tensor_that_is_given_more_than_once_is_projected_once(same_tensors: int) -> None:
+    ours = nn.MultiheadAttention(6, 2)
     alone = weft.compile(lambda k: ours(k, k, k, need_weights=False)[0])
     crossed = weft.compile(lambda k, q: ours(q, k, k, need_weights=False)[0])
     kernels = (alone if same_tensors == 3 else crossed).explain(

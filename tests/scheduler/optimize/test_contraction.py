@@ -187,7 +187,19 @@ def test_large_operands_of_an_epilogue_are_asked_for_while_the_tile_is_summed(
     k, got = scheduled(lambda x, y, z: z - 0.1 * (x.T @ y), [a, b, w], info(64, 32, cache))
     asked = {name: n.prefetch for name, n in k.nests.items() if n.prefetch is not None}
     assert [h.output for h in asked.values()] == [output] and ("out" in asked) is not bool(output)
+    assert [h.steps > 1 for h in asked.values()] == [bool(output)], "some steps ask for a line, not all"
     close(got, w - 0.1 * (a.T.astype(np.float64) @ b))
+
+
+@pytest.mark.parametrize(("depth", "output"), [("whole", "out"), ("in blocks", "")])
+def test_sums_in_blocks_wait_for_their_epilogue(depth: str, output: str) -> None:
+    """What it needs is asked for a tile ahead then: asked for along the sums, it would leave the cache meanwhile."""
+    n = PRODUCT_CHAIN + 8
+    x, y, z = (weft.tensor(normal(*shape)).realize() for shape in ((n, 160), (n, 160), (160, 160)))
+    (spec,) = kernelize([(z - 0.1 * (x.T @ y)).value.node])
+    record = {"contraction.method": "tiles", "contraction.depth": depth}
+    k = schedule(spec.algorithm, info(16, 16, 90 << 10, 1), record)
+    assert {h.output for n in k.nests.values() if (h := n.prefetch) is not None} == {output}
 
 
 def test_a_stream_whose_lines_share_few_sets_is_packed_in_blocks() -> None:

@@ -192,8 +192,8 @@ def ask_for_panel(k: Kernel, name: str, loop: str, param: str, nbytes: int, info
 
 
 def ask_for_output(k: Kernel, name: str, output: str, info: DeviceInfo) -> Kernel:
-    """`k` with a sum, computed tile by tile, asking for what the output reads and writes at each result, where it reads
-    large parameters there."""
+    """`k` with a sum, computed tile by tile, asking for what the output reads and writes at each result, where some of
+    these parameters are large."""
     nest, item = k.nests[name], k.algorithm.item(output)
     loop = next((s.var.name for s in reversed(nest.loops) if s.reduce and s.kind is LoopKind.SERIAL), None)
     if loop is None or nest.prefetch is not None:
@@ -206,7 +206,7 @@ def ask_for_output(k: Kernel, name: str, output: str, info: DeviceInfo) -> Kerne
         found = lines_of(p, at, inner)
         if found is not None:
             full[p] = found[-1]
-    if all(p.written or p not in full for p in _large(k, info)):
+    if all(p not in full for p in _large(k, info)):
         return k
     k, way = pick(k, "prefetch.output", ("step by step", "tile by tile"))
     if way != "step by step":

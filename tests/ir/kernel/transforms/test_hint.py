@@ -13,6 +13,7 @@ from tests.ir.kernel.transforms.golden import (
     SCATTERED,
     Row,
     changes,
+    loops,
     refuses,
 )
 from weft.ir.index import ceildiv, evaluate
@@ -247,6 +248,11 @@ def test_what_an_output_needs_is_asked_for_while_its_sums_are_computed() -> None
     changes(TILED, PrefetchOutput("c", "l2", "out"), before, before.replace("    for l2 in 8:\n", each))
 
 
+def test_what_is_stored_past_the_caches_is_not_asked_for() -> None:
+    hinted = loops(run(TILED, Stream("out"), PrefetchOutput("c", "l2", "out")))
+    assert "prefetch bias[5]" in hinted and "prefetch r[" not in hinted
+
+
 @pytest.mark.parametrize("steps", [1, 2, 3, 16, 100])
 @pytest.mark.parametrize("width", [16, 33, 80, 300])
 def test_each_line_of_a_tile_is_asked_for(width: int, steps: int) -> None:
@@ -260,7 +266,8 @@ def test_each_line_of_a_tile_is_asked_for(width: int, steps: int) -> None:
     yo, yi, x = (s.var for s in nest.loops)
     here = (2 * yo + yi) * width + x
     asked = set[int]()
-    for at in of_output(k, wish, "c", k.algorithm.param("r"), here):  # type: ignore[arg-type]
+    (r,) = (p for p in k.algorithm.params if p.name == "r")
+    for at in of_output(k, wish, "c", r, here):
         asked |= {evaluate(at, {loop.name: n, yo.name: 1}) for n in range(0, 50, steps)}
     ends = {row * width + min(16 * n + 15, width - 1) for row in (2, 3) for n in range(ceildiv(width, 16))}
     enough = ceildiv(50, steps) * MAX_HINTS >= len(ends)
