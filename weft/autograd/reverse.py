@@ -9,6 +9,7 @@ from typing import Any
 
 from weft.autograd.context import grad_mode
 from weft.autograd.joins import total
+from weft.autograd.passed import given_up
 from weft.autograd.value import HOOKS, Value
 from weft.autograd.vjp import VJP
 from weft.ir.garbage import not_collected
@@ -87,7 +88,7 @@ def _hooked(g: Value, value: Value) -> Value:
 
 
 def tape(outputs: Iterable[Value]) -> list[Value]:
-    """The values under `outputs` that need gradients, inputs before users."""
+    """The values under `outputs` that need gradients, inputs before users. GradError where a history is gone."""
     order: list[Value] = []
     seen: set[Value] = set()
     for output in outputs:
@@ -101,6 +102,8 @@ def tape(outputs: Iterable[Value]) -> list[Value]:
                 seen.add(value)
                 inputs = value.inputs
                 if not inputs:
+                    if value.rule is given_up:
+                        given_up()
                     order.append(value)
                     continue
                 path.append(value)

@@ -11,6 +11,7 @@ from sys import getrefcount
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
+from weft.autograd import passed
 from weft.autograd.value import Value
 from weft.backends.native_threads import is_away
 from weft.backends.resting import RestingStorage, anew, place_of
@@ -39,6 +40,8 @@ def rebind(t: Any, node: Node, needs_grad: bool) -> None:
             if edits.CAPTURED in own:
                 edits.tensors.note()
         return
+    if v.needs_grad and v.is_leaf and passed.any_is_held():
+        passed.written_over((v,))
     del v
     edits.stand_for(t, Value(node, needs_grad))
     if needs_grad:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from weft.autograd import passed
 from weft.autograd.context import context
 from weft.backends.native_threads import others_wait
 from weft.core.args.handle import recent_tensors, set_bound
@@ -85,7 +86,10 @@ def realize(*tensors: Tensor, spent: Spent | None = None) -> None:
 
 def spent_by_step(tensors: Sequence[Tensor]) -> Spent | None:
     """The memory that the next values of these tensors may be written to: where nobody else can see it, and no other
-    thread might be about to. None where there is none, and while a function is traced."""
+    thread might be about to. None where there is none, and while a function is traced. Histories that a backward pass
+    went through hold it no longer."""
+    if passed.any_is_held():
+        passed.written_over([t.value for t in tensors])
     if tracing.current() is not None or not others_wait():
         return None
     leaves = spent_leaves(tensors)

@@ -8,6 +8,7 @@ from functools import cache
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from weft.autograd import passed
 from weft.autograd.context import configured_device, context, set_default
 from weft.core.args.handle import describe, recent_tensors
 from weft.core.execute import changes, tracing
@@ -159,8 +160,8 @@ def written_in_pieces(node: Node, sink: Callable[[memoryview], object]) -> bool:
 
 
 def realize_value(value: Value, constants: Mapping[Node, Storage] = _NOTHING) -> None:
-    """Compute what `value` stands for, unless that is among `constants`, what `realize` gave. Unless recorded, it lets
-    go of what it was computed from. A constant is a leaf with memory of its own from here on."""
+    """Compute what `value` stands for, unless that is among `constants`, what `realize` gave. Without a history, it
+    lets go of what it was computed from. A constant is a leaf with memory of its own from here on."""
     node = value.node
     storage = node.storage
     if storage is None:
@@ -169,7 +170,7 @@ def realize_value(value: Value, constants: Mapping[Node, Storage] = _NOTHING) ->
             storage = realize([node]).get(node) or node.storage
     if storage is None or node.op is _BUFFER:
         return
-    if ((value.op is None and value.rule is None) or node.storage is None) and value.node is node:
+    if (node.storage is None or not passed.has_history(value)) and value.node is node:
         value.node = graph.buffer(node.shape, node.dtype, storage.home, storage)
 
 

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
-from weft.autograd import repeated
+from weft.autograd import passed, repeated
 from weft.autograd.context import grad_mode
 from weft.autograd.value import HOOKS, Value
 from weft.core.args import broadcast as bc
@@ -137,14 +137,15 @@ def backward(
 ) -> None:
     """Add the gradient of this tensor to `.grad` of every leaf it depends on, or of `inputs` only.
 
-    The graph is always retained (nodes are immutable); retain_graph only matters inside `weft.compile`, where a result
-    that has been differentiated is returned without its history unless it is set.
+    Without `retain_graph` (as a default that of create_graph), the history of this tensor is given up when a leaf that
+    it depends on is written over, as by an optimizer's step; until then the pass may be made again. Inside
+    `weft.compile`, a result that has been differentiated is returned without its history.
     """
     v = value_of("backward", input)
     seed = _seed("backward", v, gradient)
     trace = tracing.current()
     if trace is not None:
-        trace.went_back(_tape(v), keep=bool(retain_graph) or create_graph)
+        trace.went_back(_tape(v), keep=_is_kept(retain_graph, create_graph))
     if inputs is None:
         from weft.autograd.reverse import tape
 
@@ -178,6 +179,13 @@ def backward(
                         t.grad = wrap_untracked(g) if t.grad is None else t.grad + wrap(g)
                     for hook in list(t.__dict__.get("_post_hooks", {}).values()):
                         hook(t)
+    if trace is None and not _is_kept(retain_graph, create_graph):
+        passed.note(v, targets)
+
+
+def _is_kept(retain_graph: bool | None, create_graph: bool) -> bool:
+    """True where a history may be gone through again, whatever happens to its leaves."""
+    return create_graph or bool(retain_graph)
 
 
 def _watched_of(order: Sequence[Value]) -> list[Value]:
@@ -220,7 +228,7 @@ def gradients(
 
     GradError for an input that no output depends on, unless allow_unused: then its gradient is None, or, with
     materialize_grads, zeros. With is_grads_batched, grad_outputs have a first dimension of gradients, as the results
-    do. The graph is always retained.
+    do. Histories are given up as after `Tensor.backward`.
     """
     outs = [outputs] if isinstance(outputs, Handle) else list(outputs)
     ins = [inputs] if isinstance(inputs, Handle) else list(inputs)
@@ -251,6 +259,9 @@ def gradients(
                 "is used"
             )
     found = _walk(values, seeds, targets, create_graph)
+    if tracing.current() is None and not _is_kept(retain_graph, create_graph):
+        for v in values:
+            passed.note(v, targets)
     for i, v in enumerate(targets):
         if v not in found and not (allow_unused or materialize_grads):
             raise GradError(

@@ -9,6 +9,7 @@ import builtins
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard
 
+from weft.autograd import passed
 from weft.autograd.context import configured_device, grad_enabled
 from weft.autograd.value import Value, zero_gradient
 from weft.core.args import broadcast, defaults, handle
@@ -586,7 +587,9 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
     def rebind(self, value: Value) -> None:
         """Have this handle stand for another value; gradients of a leaf go on accumulating here."""
         changes.record(self, value)
-        own = self.__dict__
+        own, old = self.__dict__, self.value
+        if old.needs_grad and old.is_leaf and passed.any_is_held() and value.node is not old.node:
+            passed.written_over((old,))
         try:
             self.value = value
         finally:
