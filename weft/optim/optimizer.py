@@ -18,6 +18,7 @@ from weft.core.composed.recorded import RecordedCalls, Recordings, take_over
 from weft.core.execute.changes import restored_on_error
 from weft.core.execute.pending import postponed
 from weft.core.execute.realization import realize, spent_by_step
+from weft.core.execute.replaced import Replaced
 from weft.core.layout.creation import as_tensor, tensor
 from weft.core.sharding.tensors import follow, tensor_like
 from weft.core.tensor.tensor import Tensor
@@ -272,12 +273,15 @@ class RuleOptimizer(Optimizer):
         rebound = self._rebound()
         own = type(self).__module__.startswith("weft.optim.")  # whose rules keep nothing of the old values
         spent = spent_by_step(rebound) if own else None
+        replaced: Replaced = self.__dict__.setdefault("_replaced", Replaced())
+        replaced.look(rebound)
         with restored_on_error(rebound, spent=spent):
             with postponed():
                 changed = self.advance()
             if spent is not None:
                 spent.by = [t.value.node for t in changed]
             realize(*changed, spent=spent)
+        replaced.settle()
         return loss
 
     def _rebound(self) -> list[Tensor]:

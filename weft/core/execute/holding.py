@@ -137,10 +137,11 @@ def settle(nodes: Iterable[Node], constants: Mapping[Node, Storage]) -> None:
         for t in holders:
             run.realize_value(t.value, constants)
         if not holders and w.since < mine.computations and n.storage is not None:
-            _carry(kind(n))
+            carry(kind(n))
 
 
-def _carry(kind_of: Kind) -> None:
+def carry(kind_of: Kind) -> None:
+    """Have values of a kind computed along from here on."""
     if kind_of in mine.carried:
         return
     if len(mine.carried) >= KINDS_KEPT:

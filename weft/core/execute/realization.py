@@ -140,14 +140,19 @@ def bound(newest: Tensor | None) -> None:
     older = [c for c in everything if c.node not in young]
     if pending.count(work, {c.node for c in older}) > MAX_PENDING // 2:
         older = everything
-    for group in pending.shared(older):
-        _keep(group, run.computed([c.node for c in group]) or {})
-    changes.settle()
+    compute_apart(older)
     made = {c.node: c.value.node for c in older if c.value.node is not c.node}
     for c in everything if newest is None else [*everything, pending.companion(newest, Reason.HELD)]:
         if c.node not in made and c.value.is_leaf and c.value.node is c.node and c.node.storage is None:
             (c.value.node,) = rebuilt([c.node], made)
     graph.watch_after(MAX_PENDING)
+
+
+def compute_apart(companions: Sequence[Companion]) -> None:
+    """Compute those that can be computed and take little memory, a plan for each group that shares work."""
+    for group in pending.shared(companions):
+        _keep(group, run.computed([c.node for c in group]) or {})
+    changes.settle()
 
 
 MAX_PENDING = 1 << 14

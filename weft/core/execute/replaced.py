@@ -1,0 +1,57 @@
+"""Old values of leaves that a loop replaces at each step, and that something which is not computed still reads.
+
+    guesses.append(net(x).argmax(1))     not computed before somebody asks, and so reads the weights of this step
+    optimizer.step()                     the weights have new memory; the old are kept for the guess
+
+Now and then a look is taken at the leaves of a step long ago. If some are still there, what waits is computed, and
+values of its kinds are computed along with the steps that follow.
+"""
+# Tests: tests/optim/test_old_weights.py
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from weakref import ref
+
+from weft.core.execute import holding, pending, run, tracing
+from weft.core.execute.realization import compute_apart
+
+if TYPE_CHECKING:
+    from weft.core.tensor.tensor import Tensor
+    from weft.ir.graph import Node
+
+
+class Replaced:
+    """What one loop replaces. `look` is called at each step, before tensors are replaced, and `settle` after it."""
+
+    __slots__ = ("_is_kept", "_sample", "_steps")
+
+    def __init__(self) -> None:
+        self._steps = 0  # until the next look
+        self._sample: list[ref[Node]] = []
+        self._is_kept = False
+
+    def look(self, tensors: Sequence[Tensor]) -> None:
+        """Look at the last sample, and take another, where some PINNED_BYTES were replaced since."""
+        self._steps -= 1
+        if self._steps > 0 or tracing.current() is not None:
+            return
+        nodes = [t.value.node for t in tensors]
+        now = set(nodes)
+        before = [n for r in self._sample if (n := r()) is not None]
+        self._is_kept = any(n.storage is not None and n not in now for n in before)
+        nbytes = sum([n.storage.nbytes for n in nodes if n.storage is not None])
+        self._sample = [ref(n) for n in nodes]
+        self._steps = run.PINNED_BYTES // nbytes + 1 if nbytes else 1
+
+    def settle(self) -> None:
+        """Compute what waits, if it keeps what was replaced long ago."""
+        if not self._is_kept or tracing.current() is not None:
+            return
+        self._is_kept = False
+        waiting = pending.everything()
+        compute_apart(waiting)
+        for c in waiting:
+            if c.node.storage is not None:
+                holding.carry(holding.kind(c.node))
