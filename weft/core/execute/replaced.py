@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Replaced:
-    """The leaves that one loop replaces: `look` is called at each step, before tensors are replaced, `settle` after it."""
+    """The leaves that one loop replaces. `look` is called at each step before that, and `settle` after it."""
 
     __slots__ = ("_is_kept", "_sample", "_steps")
 
