@@ -6,6 +6,7 @@ import gc
 import threading
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -216,6 +217,44 @@ def test_what_loops_keep_does_not_keep_old_weights(
         use.append(allocator.use().live)
     assert use[-1] - use[3] < WEIGHTS
     assert all(np.isfinite(t.detach().numpy()).all() for t in kept)
+
+
+ENDS: dict[str, Callable[[Any], object]] = {
+    "leaves": lambda end: end.backward(),
+    "its own gradient": lambda end: (end.retain_grad(), end.backward()),
+    "itself": lambda end: weft.autograd.grad(end, end),
+    "what is made of it": lambda end: weft.autograd.grad(end, end * 2, allow_unused=True),
+}
+
+
+@pytest.mark.parametrize("reach", ENDS)
+def test_what_was_gone_through_goes_with_its_last_holder(reach: str) -> None:
+    net, _, x = made()
+    end = net(x).square().mean()
+    ENDS[reach](end)
+    value = ref(end.value)
+    del end
+    gc.collect()
+    assert value() is None
+
+
+def test_a_compiled_step_gives_up_what_it_writes_over() -> None:
+    net, optimizer, x = made()
+
+    @weft.compile
+    def step() -> Any:
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for _ in range(3):
+        eager = net(x).square().mean()
+        eager.backward()
+        step().item()
+        with pytest.raises(GradError, match="written over"):
+            eager.backward()
 
 
 def test_passes_of_other_threads_are_their_own() -> None:

@@ -16,8 +16,7 @@ from weakref import ref
 
 from weft.autograd.value import Value
 from weft.errors import GradError
-from weft.ir.graph import buffer
-from weft.ir.ops import Op
+from weft.ir.graph import in_memory
 
 
 class _Passed(threading.local):
@@ -30,12 +29,14 @@ class _Passed(threading.local):
 _mine = _Passed()
 
 
-def note(end: Value, leaves: Iterable[Value]) -> None:
-    """A backward pass went from `end` to `leaves`, and is not to be made again after one of these was written over."""
-    if end.is_leaf:
+def note(end: Value, reached: Iterable[Value]) -> None:
+    """A backward pass went from `end` to the values `reached`, and is not to be made again after a leaf among these was
+    written over."""
+    leaves = frozenset([v for v in reached if v.is_leaf])  # others may hold `end`
+    if end.is_leaf or not leaves:
         return
     ends, number = _mine.ends, id(end)
-    ends[number] = ref(end, lambda _: ends.pop(number, None)), frozenset(leaves)
+    ends[number] = ref(end, lambda _: ends.pop(number, None)), leaves
 
 
 def any_is_held() -> bool:
@@ -86,9 +87,9 @@ def _give_up(end: Value) -> None:
         v = stack.pop()
         stack += [x for x in v.inputs if x.needs_grad and not x.is_leaf]
         v.rule, v.op, v.attrs, v.inputs = given_up, None, None, ()
-        node, storage = v.node, v.node.storage
-        if storage is not None and node.op is not Op.BUFFER:
-            v.node = buffer(node.shape, node.dtype, storage.home, storage)
+        storage = v.node.storage
+        if storage is not None:
+            v.node = in_memory(v.node, storage)
 
 
 def given_up(*_: object) -> tuple[Value | None, ...]:

@@ -311,6 +311,11 @@ def buffer(shape: Shape, dtype: DType, device: str | None, storage: Any) -> Node
     return node
 
 
+def in_memory(node: Node, storage: Any) -> Node:
+    """A leaf in the place of `node`, whose elements are in that storage: it holds nothing of what made them."""
+    return buffer(node.shape, node.dtype, storage.home, storage)
+
+
 Result: TypeAlias = tuple[Shape, DType]
 ShapeRule: TypeAlias = Callable[[Op, tuple[Node, ...], Attrs, Shape | None, DType | None], Result]
 Simplify: TypeAlias = Callable[[Op, tuple[Node, ...], Attrs, Shape, DType], Node | None]

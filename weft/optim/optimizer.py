@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from operator import ge, le, lt
 from typing import Any, SupportsFloat, cast
 from weakref import WeakKeyDictionary
@@ -273,16 +274,19 @@ class RuleOptimizer(Optimizer):
         rebound = self._rebound()
         own = type(self).__module__.startswith("weft.optim.")  # whose rules keep nothing of the old values
         spent = spent_by_step(rebound) if own else None
-        replaced: Replaced = self.__dict__.setdefault("_replaced", Replaced())
-        replaced.look(rebound)
+        self._replaced.look(rebound)
         with restored_on_error(rebound, spent=spent):
             with postponed():
                 changed = self.advance()
             if spent is not None:
                 spent.by = [t.value.node for t in changed]
             realize(*changed, spent=spent)
-        replaced.settle()
+        self._replaced.settle()
         return loss
+
+    @cached_property
+    def _replaced(self) -> Replaced:
+        return Replaced()
 
     def _rebound(self) -> list[Tensor]:
         """The tensors that a step changes: parameters with gradients, their state, and counts of steps."""

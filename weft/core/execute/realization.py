@@ -88,9 +88,11 @@ def spent_by_step(tensors: Sequence[Tensor]) -> Spent | None:
     """The memory that the next values of these tensors may be written to: where nobody else can see it, and no other
     thread might be about to. None where there is none, and while a function is traced. Histories that a backward pass
     went through hold it no longer."""
+    if tracing.current() is not None:
+        return None
     if passed.any_is_held():
         passed.written_over([t.value for t in tensors])
-    if tracing.current() is not None or not others_wait():
+    if not others_wait():
         return None
     leaves = spent_leaves(tensors)
     if not leaves:

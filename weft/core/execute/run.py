@@ -171,7 +171,7 @@ def realize_value(value: Value, constants: Mapping[Node, Storage] = _NOTHING) ->
     if storage is None or node.op is _BUFFER:
         return
     if (node.storage is None or not passed.has_history(value)) and value.node is node:
-        value.node = graph.buffer(node.shape, node.dtype, storage.home, storage)
+        value.node = graph.in_memory(node, storage)
 
 
 _BUFFER = Op.BUFFER

@@ -137,7 +137,7 @@ def backward(
 ) -> None:
     """Add the gradient of this tensor to `.grad` of every leaf it depends on, or of `inputs` only.
 
-    Without `retain_graph` (as a default that of create_graph), the history of this tensor is given up when a leaf that
+    Without `retain_graph` or `create_graph`, the history of this tensor is given up when a leaf that
     it depends on is written over, as by an optimizer's step; until then the pass may be made again. Inside
     `weft.compile`, a result that has been differentiated is returned without its history.
     """
