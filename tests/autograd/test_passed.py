@@ -212,7 +212,7 @@ def test_what_loops_keep_does_not_keep_old_weights(
         loss.backward()
         keep(kept, y, loss)
         write(net, optimizer)
-        loss.item()
+        weft.realize(*net.parameters())
         gc.collect()
         use.append(allocator.use().live)
     assert use[-1] - use[3] < WEIGHTS
@@ -255,6 +255,19 @@ def test_a_compiled_step_gives_up_what_it_writes_over() -> None:
         step().item()
         with pytest.raises(GradError, match="written over"):
             eager.backward()
+
+
+@pytest.mark.usefixtures("no_other_thread")
+def test_parameters_are_updated_where_they_are_by_gradients_that_are_there() -> None:
+    net, optimizer, x = made()
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        weft.realize(loss, *[p.grad for p in net.parameters()])
+        before = [p.value.node.storage.memory.address for p in net.parameters()]
+        optimizer.step()
+        assert [p.value.node.storage.memory.address for p in net.parameters()] == before
 
 
 def test_passes_of_other_threads_are_their_own() -> None:

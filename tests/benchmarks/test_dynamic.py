@@ -114,6 +114,16 @@ def test_memory_is_counted_from_where_the_program_begins() -> None:
     assert memory.peak() > 60 << 20
 
 
+def test_the_peak_is_of_the_program_and_not_of_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    stepping(monkeypatch, 1.0)
+    order: list[str] = []
+    peak_of, check = once.Memory.peak, once.check_of
+    monkeypatch.setattr(once.Memory, "peak", lambda self: (order.append("peak"), peak_of(self))[1])
+    monkeypatch.setattr(once, "check_of", lambda results: (order.append("compared"), check(results))[1])
+    assert once.run(asked())["peak"] > 0
+    assert order == ["peak", "compared"]
+
+
 def test_what_a_process_cannot_do_is_an_error_in_the_results(tmp_path: Path) -> None:
     broken = Program("nothing", lambda T, seed: iter(()), ())
     answer = dynamic.run("weft", broken, dynamic.Settings(1), tmp_path)

@@ -71,6 +71,25 @@ def test_what_waits_keeps_a_few_steps_weights(keep: Callable[..., None]) -> None
         np.testing.assert_allclose(a, b, rtol=1e-4)
 
 
+def test_what_keeps_little_waits() -> None:
+    weft.manual_seed(0)
+    net = nn.Linear(WIDTH, 2 * WIDTH, bias=False)
+    optimizer, x, kept = weft.optim.SGD(net.parameters(), lr=0.5), weft.randn(8, WIDTH).realize(), list[Any]()
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+        return net.weight.detach().sum()
+
+    for _ in range(4):
+        kept.append(net(x).argmax(1))
+        step()
+    assert all(t.value.node.storage is None for t in kept)
+    weft.compile(step)().item()  # a look is due while it is traced
+    assert all(t.value.node.storage is None for t in kept)
+
+
 @pytest.mark.usefixtures("no_other_thread")
 def test_what_only_the_last_step_left_is_not_computed() -> None:
     last: list[Any] = []

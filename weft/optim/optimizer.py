@@ -19,7 +19,7 @@ from weft.core.composed.recorded import RecordedCalls, Recordings, take_over
 from weft.core.execute.changes import restored_on_error
 from weft.core.execute.pending import postponed
 from weft.core.execute.realization import realize, spent_by_step
-from weft.core.execute.replaced import Replaced
+from weft.core.execute.replaced import Replaced, let_go
 from weft.core.layout.creation import as_tensor, tensor
 from weft.core.sharding.tensors import follow, tensor_like
 from weft.core.tensor.tensor import Tensor
@@ -274,14 +274,15 @@ class RuleOptimizer(Optimizer):
         rebound = self._rebound()
         own = type(self).__module__.startswith("weft.optim.")  # whose rules keep nothing of the old values
         spent = spent_by_step(rebound) if own else None
-        self._replaced.look(rebound)
+        are_kept = self._replaced.are_kept(rebound)
         with restored_on_error(rebound, spent=spent):
             with postponed():
                 changed = self.advance()
             if spent is not None:
                 spent.by = [t.value.node for t in changed]
             realize(*changed, spent=spent)
-        self._replaced.settle()
+        if are_kept:
+            let_go()
         return loss
 
     @cached_property

@@ -23,35 +23,32 @@ if TYPE_CHECKING:
 
 
 class Replaced:
-    """The leaves that one loop replaces. `look` is called at each step before that, and `settle` after it."""
+    """The leaves that one loop replaces, asked at each step before that whether those of long ago are still there."""
 
-    __slots__ = ("_is_kept", "_sample", "_steps")
+    __slots__ = ("_sample", "_steps")
 
     def __init__(self) -> None:
         self._steps = 0  # until the next look
         self._sample: list[ref[Node]] = []
-        self._is_kept = False
 
-    def look(self, tensors: Sequence[Tensor]) -> None:
-        """Look at the last sample, and take another, where some PINNED_BYTES were replaced since."""
+    def are_kept(self, tensors: Sequence[Tensor]) -> bool:
+        """True where something keeps what was replaced some PINNED_BYTES ago: then another sample is taken."""
         self._steps -= 1
         if self._steps > 0 or tracing.current() is not None:
-            return
+            return False
         nodes = [t.value.node for t in tensors]
         now = set(nodes)
         before = [n for r in self._sample if (n := r()) is not None]
-        self._is_kept = any(n.storage is not None and n not in now for n in before)
         nbytes = sum([n.storage.nbytes for n in nodes if n.storage is not None])
         self._sample = [ref(n) for n in nodes]
         self._steps = run.PINNED_BYTES // nbytes + 1 if nbytes else 1
+        return not now.issuperset(before)
 
-    def settle(self) -> None:
-        """Compute what waits, if it keeps what was replaced long ago."""
-        if not self._is_kept or tracing.current() is not None:
-            return
-        self._is_kept = False
-        waiting = pending.everything()
-        compute_apart(waiting)
-        for c in waiting:
-            if c.node.storage is not None:
-                holding.carry(holding.kind(c.node))
+
+def let_go() -> None:
+    """Compute what waits, and values of its kinds along from here on."""
+    waiting = pending.everything()
+    compute_apart(waiting)
+    for c in waiting:
+        if c.node.storage is not None:
+            holding.carry(holding.kind(c.node))

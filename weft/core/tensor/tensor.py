@@ -588,7 +588,7 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
         """Have this handle stand for another value; gradients of a leaf go on accumulating here."""
         changes.record(self, value)
         own, old = self.__dict__, self.value
-        if old.needs_grad and old.is_leaf and passed.any_is_held() and value.node is not old.node:
+        if old.needs_grad and old.is_leaf and passed.any_is_held():
             passed.written_over((old,))
         try:
             self.value = value
