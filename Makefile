@@ -23,7 +23,7 @@ MUTATE ?=
 DEVICES ?= cpu dummy $(if $(wildcard /etc/OpenCL/vendors/*.icd),opencl) \
     $(if $(wildcard /usr/share/vulkan/icd.d/lvp_icd*.json),wgpu)
 
-.PHONY: help demo minilm pretrained gpt finetune gemma klein test lint pytest models wheel surface samples fuzz mutate bench clean
+.PHONY: help demo minilm pretrained gpt finetune gemma klein test lint pytest long models wheel surface samples fuzz mutate bench clean
 
 help:
 	@echo "make demo    train a small classifier on handwritten digits, and show what was fused"
@@ -33,7 +33,8 @@ help:
 	@echo "make finetune  adapters over a random Qwen3 learn a text, within 500 MB (FINETUNE='--model FILE.gguf --memory 2G')"
 	@echo "make gemma   text by Gemma 3 270M: shows its licence (no open-source one), asks, installs it (PROMPT='...')"
 	@echo "make klein   an image by a tiny random Flux 2 klein beside diffusers, or by real weights (KLEIN='--model FOLDER a cat')"
-	@echo "make test    ruff, pyright, the import contract, and every test"
+	@echo "make test    ruff, pyright, the import contract, and every test but those of make long"
+	@echo "make long    tests that take longest, of which others of their kind are in make test (tests/long_tests.py)"
 	@echo "make models  weft.models beside transformers and diffusers, which make tiny random ones"
 	@echo "make wheel   a wheel in dist/, with compiled programs in it"
 	@echo "make surface  the stubs of weft's namespaces, from the table of names (weft/surface/table.py)"
@@ -78,6 +79,9 @@ lint: $(VENV)/dev.stamp
 pytest: $(VENV)/dev.stamp $(VENV)/minilm.stamp $(VENV)/pretrained.stamp
 	WEFT_TEST_DEVICES="$(DEVICES)" $(BIN)/python -m pytest -n $(JOBS)
 	$(BIN)/python -m pytest -n $(JOBS) --pyargs weft.testing.conformance $(addprefix --device ,$(DEVICES))
+
+long: $(VENV)/dev.stamp $(VENV)/minilm.stamp
+	WEFT_TEST_DEVICES="$(DEVICES)" $(BIN)/python -m pytest -n $(JOBS) --long
 
 models: $(VENV)/models.stamp
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -p no:xdist tests/models/oracles.py

@@ -8,10 +8,13 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import settings
+
+from tests.long_tests import LONG
 
 os.environ["WEFT_VERIFY"] = "1"
 os.environ["WEFT_TIERS"] = "0"
@@ -19,6 +22,34 @@ os.environ["WEFT_TIERS"] = "0"
 # A shared two-core machine stalls for longer than Hypothesis' deadline at times; the suite bounds time as a whole.
 settings.register_profile("weft", deadline=None, print_blob=True)
 settings.load_profile("weft")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="the tests of tests/long_tests.py, and no others")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long tests are run by `--long` alone, and where they are named."""
+    if any("::" in a for a in config.args):
+        return
+    here, found = Path(__file__).parent, dict[bool, list[pytest.Item]]({True: [], False: []})
+    left = {file: set(names) for file, names in LONG.items()}
+    for item in items:
+        file = item.path.relative_to(here).as_posix() if item.path.is_relative_to(here) else ""
+        name = item.nodeid.partition("::")[2]
+        found[name in LONG.get(file, ())].append(item)
+        left.get(file, set()).discard(name)
+    collected = {i.path for i in items}
+    if gone := [
+        f"{file}::{n}"
+        for file, names in left.items()
+        for n in names
+        if here / file in collected or not (here / file).exists()
+    ]:
+        raise pytest.UsageError(f"tests/long_tests.py names tests that are not there: {', '.join(gone)}")
+    chosen = bool(config.getoption("--long"))
+    items[:] = found[chosen]
+    config.hook.pytest_deselected(items=found[not chosen])
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -75,13 +75,14 @@ def test_without_a_compiler_it_says_what_to_install(environment: Mapping[str, st
     assert "c: not available: there is no C compiler: install gcc or clang" in listed
 
 
-def test_it_conforms(environment: Mapping[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("chosen", [("-k", "not test_graphs"), ()], ids=["but for graphs", "whole"])
+def test_it_conforms(environment: Mapping[str, str], tmp_path: Path, chosen: tuple[str, ...]) -> None:
     """Compiled without optimization, which takes less time: what the text means is the same."""
     real, quick = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"), tmp_path / "cc"
     quick.write_text(f'#!/bin/sh\nexec {real} "$@" -O0\n')
     quick.chmod(0o755)
     environment = {**environment, "CC": str(quick)}
     arguments = ("-m", "pytest", "-q", "-p", "weft.testing.plugin", "-p", "no:cacheprovider")
-    suite = ("--pyargs", "weft.testing.conformance", "--device", "c")
+    suite = ("--pyargs", "weft.testing.conformance", "--device", "c", *chosen)
     done = run(environment, tmp_path, *arguments, *suite)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]

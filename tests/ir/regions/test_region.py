@@ -169,6 +169,38 @@ def test_thousands_of_boxes_that_touch_are_one() -> None:
     assert Region.of([box((k, k + 1)) for k in range(2000)]).boxes == (box((0, 2000)),)
 
 
+def test_the_tiles_of_a_grid_are_one_in_any_order() -> None:
+    """As runs along the last axis, then along the others: 4,000 tiles, where all pairs would be looked at for long."""
+    tiles = [
+        box((k, k + 1), (j, j + 2), (i, i + 3))
+        for k in range(10)
+        for j in range(0, 40, 2)
+        for i in range(0, 60, 3)
+    ]
+    Random(1).shuffle(tiles)
+    assert Region.of(tiles) == Region((box((0, 10), (0, 40), (0, 60)),))
+    assert Region.of(tiles[1:], most=6).volume == 10 * 40 * 60 - 6
+
+
+@pytest.mark.parametrize("most", [12, 16])
+def test_unions_of_more_boxes_than_a_region_has_lose_nothing(most: int) -> None:
+    exact = 0
+    for seed in range(100):
+        random = Random(seed)
+        found, wanted = list[bx.IndexBox](), np.zeros((12, 12), bool)
+        for _ in range(random.randint(most + 1, 60)):
+            at = [random.randrange(12) for _ in range(2)]
+            sides = [(i, min(12, i + random.randint(1, 4))) for i in at]
+            found.append(box(*sides))
+            wanted[tuple(slice(*side) for side in sides)] = True
+        got = Region.of(found, most=most)
+        held = points(got, (12, 12))
+        exact += got.exact
+        assert len(got.boxes) <= most
+        assert (held == wanted).all() if got.exact else (held | ~wanted).all()
+    assert exact > 5
+
+
 def test_unions_of_many_boxes_lose_nothing_and_stay_disjoint() -> None:
     for seed in range(300):
         random = Random(seed)

@@ -54,7 +54,7 @@ class Region:
         boxes = [b for b in boxes if not bx.is_empty(b)]
         if len(boxes) < 2:
             return Region(tuple(boxes), exact)
-        found, all_of_them = _disjoint(boxes)
+        found, all_of_them = _disjoint(_runs_joined(boxes) if len(boxes) > most else boxes)
         fewer = _coarsened(found, most, work)
         return Region(tuple(fewer), exact and all_of_them and fewer is found)
 
@@ -137,6 +137,27 @@ def united(regions: Iterable[Region]) -> Region:
 def within(region: Region, around: IndexBox) -> Region:
     """The elements of a region that are in a box: an answer that is too large may name places that there are not."""
     return region if all(bx.holds(around, b) for b in region.boxes) else region & Region((around,))
+
+
+def _runs_joined(boxes: list[IndexBox]) -> list[IndexBox]:
+    """The same elements in fewer boxes, where their ends are numbers and they follow each other along an axis: each is
+    compared with the next, where there are too many to compare each with all."""
+    if not all(map(bx.is_known, boxes)):
+        return boxes
+    for k in range(len(boxes[0])):
+        runs: list[IndexBox] = []
+        for box in sorted(boxes, key=lambda b: (_ends(b[:k]), _ends(b[k + 1 :]), _ends(b[k : k + 1]))):
+            both = bx.joined(runs[-1], box) if runs else None
+            if both is None:
+                runs.append(box)
+            else:
+                runs[-1] = both
+        boxes = runs
+    return boxes
+
+
+def _ends(box: IndexBox) -> Any:
+    return [(i.lo, i.hi) for i in box]
 
 
 def _disjoint(boxes: Iterable[IndexBox]) -> tuple[list[IndexBox], bool]:
