@@ -116,7 +116,7 @@ def on_basic_plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         table.clear()
 
 
-@pytest.mark.parametrize(("device", "examples"), [("cpu:0", 30), ("dummy:0", 5)])
+@pytest.mark.parametrize(("device", "examples"), [("cpu:0", 10), ("cpu:0", 30), ("dummy:0", 5)])
 def test_every_size_and_number_is_right(device: str, examples: int) -> None:
     check(device, examples)
 
