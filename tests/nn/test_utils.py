@@ -9,6 +9,7 @@ import pytest
 
 import weft
 from weft import nn
+from weft.nn.utils import clip_grad
 
 GRADIENTS = [np.array([[3.0, -4.0], [0.5, 1.0]], np.float32), np.array([-12.0], np.float32)]
 
@@ -35,7 +36,14 @@ def test_clip_grad_value() -> None:
     assert p.grad.tolist() == [-2.0, 0.5, 2.0, 2.0]
 
 
-def test_mistakes() -> None:
+@pytest.mark.parametrize("large", [0, 1 << 60])
+def test_mistakes(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clip_grad, "LARGE_BYTES", large)
+    p = weft.zeros(1, requires_grad=True)
+    (p * 2).sum().backward()
+    with pytest.raises(weft.DTypeError, match=r"clip_grads_with_norm_: .*expected a Tensor, got 0.33"):
+        nn.utils.clip_grads_with_norm_([p], 1.0, 3.0)
+    assert p.grad.tolist() == [2.0]
     with pytest.raises(weft.ArgumentError, match="no parameter has a gradient"):
         nn.utils.clip_grad_norm_([weft.zeros(1, requires_grad=True)], 1.0)
     with pytest.raises(weft.ArgumentError, match="norm_type must be positive"):

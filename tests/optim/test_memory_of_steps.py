@@ -14,6 +14,8 @@ import pytest
 import weft
 from weft import nn
 from weft.backends.cpu.runtime import open_runtime
+from weft.core.execute import pending
+from weft.nn.utils import clip_grad
 
 WIDTH, LAYERS = 256, 6
 WEIGHT = 4 * WIDTH * WIDTH
@@ -143,3 +145,125 @@ def test_a_parameter_whose_gradient_is_there_is_updated_where_it_is() -> None:
     trained.optimizer.step()
     assert address(weight) == before
     np.testing.assert_array_equal(weight.grad.numpy(), grad)
+
+
+def clipped_step(t: Trained, max_norm: float = 1e-4) -> weft.Tensor:
+    t.optimizer.zero_grad()
+    t.net(t.x).square().mean().backward()
+    total = nn.utils.clip_grad_norm_(t.net.parameters(), max_norm)
+    t.optimizer.step()
+    return total
+
+
+@pytest.fixture
+def large_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clip_grad, "LARGE_BYTES", 4 * WEIGHT)
+
+
+@pytest.mark.usefixtures("no_other_thread", "large_gradients")
+@pytest.mark.parametrize("who", ["optimizer", "net"])
+def test_a_parameter_whose_gradient_is_clipped_is_updated_where_it_is(who: str) -> None:
+    trained, allocator = Trained(), open_runtime().allocator
+    for _ in range(3):
+        clipped_step(trained)
+    trained.optimizer.zero_grad()
+    weight = trained.net[0].weight
+    live, before = allocator.use().live, address(weight)
+    allocator.reset_peak()
+    idle = allocator.use().peak - live
+    total = clipped_step(trained)
+    assert address(weight) == before
+    assert allocator.use().peak - idle - live < (LAYERS + 1) * WEIGHT, "gradients once"
+    norm = np.sqrt(sum(np.square(p.grad.numpy()).sum() for p in trained.net.parameters()))
+    assert total.item() > 2e-4
+    np.testing.assert_allclose(norm, 1e-4, rtol=2e-3)
+    getattr(trained, who).zero_grad()
+    assert allocator.use().live - live < WEIGHT, "they are gone with the last who has them"
+
+
+@pytest.mark.usefixtures("no_other_thread")
+def test_a_parameter_whose_gradient_was_scaled_by_hand_is_updated_where_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pending.mine, "reads_of_spent", 0)  # of other tests
+    trained = Trained()
+    for _ in range(2):
+        trained.step()
+    trained.optimizer.zero_grad()
+    trained.net(trained.x).square().mean().backward()
+    weight = trained.net[0].weight
+    weft.realize(*[p.grad for p in trained.net.parameters()])
+    before, grad = address(weight), np.array(weight.grad.numpy())
+    for p in trained.net.parameters():
+        p.grad = p.grad * 0.5 + p.grad * 0.25
+    trained.optimizer.step()
+    assert address(weight) == before
+    assert weight.grad.value.node.storage is None
+    np.testing.assert_allclose(weight.grad.numpy(), grad * 0.75, rtol=1e-6)
+
+
+def test_what_else_is_held_is_stored_by_a_step_whose_gradients_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pending.mine, "reads_of_spent", 0)  # of other tests
+    trained = Trained()
+    trained.step()
+    trained.optimizer.zero_grad()
+    trained.net(trained.x).square().mean().backward()
+    weight = trained.net[0].weight
+    weft.realize(*[p.grad for p in trained.net.parameters()])
+    decay = weft.ones(WIDTH, WIDTH).realize() * 0.5
+    weight.grad = weight.grad + decay
+    trained.optimizer.step()
+    assert weight.grad.value.node.storage is None
+    assert decay.value.node.storage is not None
+
+
+def test_clipped_gradients_that_are_small_are_stored_by_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending.mine, "reads_of_spent", 0)  # of other tests
+    trained = Trained()
+    for _ in range(2):
+        clipped_step(trained)
+        assert all(p.grad.value.node.storage is not None for p in trained.net.parameters())
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_clipped_gradients_are_the_same_whenever_they_are_computed(
+    read: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[list[np.ndarray]] = []
+    for large in (0, 1 << 60):
+        monkeypatch.setattr(clip_grad, "LARGE_BYTES", large)
+        trained, grads = Trained(), list[np.ndarray]()
+        for _ in range(5):
+            clipped_step(trained)
+            if read:
+                grads += [np.array(p.grad.numpy()) for p in trained.net.parameters()]
+        found.append([*trained.values(), *grads])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-7)
+
+
+@pytest.mark.usefixtures("large_gradients")
+def test_a_clipped_gradient_that_was_let_go_comes_back_where_its_step_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trained = Trained()
+    for _ in range(2):
+        clipped_step(trained)
+    values, weight = trained.values(), trained.net[0].weight
+    expected = np.array(weight.grad.numpy())
+
+    def refuse(*args: Any, **how: Any) -> Any:
+        raise MemoryError("no memory")
+
+    with monkeypatch.context() as m:
+        m.setattr("weft.scheduler.realize.plan_for", refuse)
+        m.setattr("weft.scheduler.realize._plans", {})
+        with pytest.raises(MemoryError):
+            trained.optimizer.step()
+    np.testing.assert_array_equal(weight.grad.numpy(), expected)
+    for a, b in zip(values, trained.values(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    trained.optimizer.step()
+    assert not np.array_equal(trained.values()[0], values[0])

@@ -12,7 +12,7 @@ import numpy as np
 from weft.core.args.axes import known_sizes, new_shape
 from weft.core.args.defaults import get_default_dtype
 from weft.core.args.modes import no_grad
-from weft.core.execute import edits, modules, tracing
+from weft.core.execute import changes, edits, modules, tracing
 from weft.core.grad.differentiate import RemovableHandle
 from weft.core.layout.creation import as_tensor, empty_like, tensor, zeros_like
 from weft.core.tensor.tensor import Tensor
@@ -756,6 +756,7 @@ class Module:
         """Forget the gradients of all parameters, or set them to zero."""
         for p in self.parameters():
             p.grad = None if set_to_none or p.grad is None else zeros_like(p.grad)
+        changes.let_go()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Have each parameter, its gradient and each buffer be what `fn` makes of it: they stay the same objects."""

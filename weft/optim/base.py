@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from weft.core.args.modes import is_grad_enabled, set_grad_enabled
 from weft.core.compile.lifting import Lifted, lifting
-from weft.core.execute import tracing
+from weft.core.execute import changes, tracing
 from weft.core.execute.realization import realize
 from weft.core.grad.differentiate import RemovableHandle
 from weft.core.layout.creation import zeros_like
@@ -308,6 +308,7 @@ class Optimizer(Hooked):
         for group in self.param_groups:
             for p in group["params"]:
                 p.grad = None if set_to_none or p.grad is None else zeros_like(p.grad)
+        changes.let_go()
 
     # --- saving
 

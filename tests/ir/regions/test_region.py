@@ -25,6 +25,7 @@ from weft.ir.regions.region import (
     _coarsened,
     _disjoint,
     _most_elements,
+    _runs_joined,
 )
 from weft.testing.dependence import at_runtime, points, some_region
 
@@ -178,6 +179,7 @@ def test_the_tiles_of_a_grid_are_one_in_any_order() -> None:
         for i in range(0, 60, 3)
     ]
     Random(1).shuffle(tiles)
+    assert len(_runs_joined(tiles)) == 1
     assert Region.of(tiles) == Region((box((0, 10), (0, 40), (0, 60)),))
     assert Region.of(tiles[1:], most=6).volume == 10 * 40 * 60 - 6
 

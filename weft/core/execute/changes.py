@@ -97,7 +97,7 @@ def record_grad(t: Any, grad: Any) -> None:
 
 def settle() -> None:
     """Something has been computed: let go of what was before it."""
-    _let_go()
+    let_go()
     left = mine.left = len(mine.changed)
     if left >= mine.ahead:
         catch_up()
@@ -105,7 +105,8 @@ def settle() -> None:
         mine.ahead = LONG
 
 
-def _let_go() -> None:
+def let_go() -> None:
+    """Let go of what was before changes that are computed, and of gradients before those that are gone."""
     changed = mine.changed
     for _ in range(len(changed)):
         entry = changed.popleft()
@@ -131,7 +132,7 @@ def catch_up() -> None:
             if times[id(t)] == LONG:
                 tensors.append(t)
     if tensors and _computed([t.value.node for t in tensors]):
-        _let_go()
+        let_go()
 
 
 def _is_pending(change: Any) -> bool:

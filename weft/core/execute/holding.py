@@ -107,12 +107,17 @@ def _let_go() -> None:
 
 
 class Among:
-    """A question: which of a graph's nodes wait? `met`: those of all graphs that it was asked of."""
+    """A question: which of a graph's nodes wait? `met`: those of all graphs that it was asked of.
 
-    __slots__ = ("met",)
+    Gradients of tensors that are being `updated` wait on where they are near: the update reads them where they are
+    made, and who asks for them later has them for no more than storing them takes.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_updated", "met")
+
+    def __init__(self, updated: Iterable[Tensor] = ()) -> None:
         self.met: dict[Node, None] = {}
+        self._updated = updated
 
     def __call__(self, nodes: Mapping[Node, object]) -> list[Node]:
         waiting = mine.waiting
@@ -120,8 +125,28 @@ class Among:
             found = [n for w in waiting.values() if (n := w.node()) is not None and n in nodes]
         else:
             found = [n for n in nodes if (w := waiting.get(id(n))) is not None and w.node() is n]
+        if found and self._updated:
+            grads = {g.value.node for t in self._updated if (g := t.__dict__.get("_grad")) is not None}
+            found = [n for n in found if n not in grads or not is_near(n)]
         self.met.update(dict.fromkeys(found))
         return found
+
+
+NEAR = 8
+"""The nodes, at most, that are to be computed for a value that is near."""
+
+
+def is_near(node: Node) -> bool:
+    """True for a value that is a few steps from what is in memory, as some numbers times that."""
+    seen, stack = {node}, [node]
+    while stack:
+        n = stack.pop()
+        if n.storage is None:
+            stack += [i for i in n.inputs if i.storage is None and i not in seen]
+            seen.update(stack)
+            if len(seen) > NEAR:
+                return False
+    return True
 
 
 def settle(nodes: Iterable[Node], constants: Mapping[Node, Storage]) -> None:

@@ -72,7 +72,7 @@ def realize(*tensors: Tensor, spent: Spent | None = None) -> None:
         holding.take_in(set(map(id, tensors)))
         due = pending.due([t.value.node for t in tensors])
         if due is not pending.NONE:
-            _realize(tensors, due.together, spent)
+            _realize(tensors, due.together, spent, due.updated)
             for group in due.apart:
                 _keep(group, run.computed([c.node for c in group]) or {})
             if due.apart:
@@ -103,12 +103,14 @@ def spent_by_step(tensors: Sequence[Tensor]) -> Spent | None:
 
 
 def _realize(
-    tensors: Sequence[Tensor], companions: Sequence[Companion] = (), spent: Spent | None = None
-) -> None:
-    """Compute tensors and their companions in one plan, and with them what is held and computed on the way."""
+    tensors: Sequence[Tensor], companions: Sequence[Companion] = (), spent: Spent | None = None,
+    updated: Sequence[Tensor] = (),
+) -> None:  # fmt: skip
+    """Compute tensors and their companions in one plan, and with them what is held and computed on the way, but for
+    gradients that are near, by which their tensors are `updated`."""
     nodes = [t.value.node for t in tensors]
     along = [c.node for c in companions]
-    held = holding.Among() if holding.mine.waiting else None
+    held = holding.Among(updated) if holding.mine.waiting else None
     constants = run.realize(nodes, held, along, spent)
     for t in tensors:
         run.realize_value(t.value, constants)
