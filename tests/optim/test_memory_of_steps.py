@@ -14,8 +14,7 @@ import pytest
 import weft
 from weft import nn
 from weft.backends.cpu.runtime import open_runtime
-from weft.core.execute import pending
-from weft.nn.utils import clip_grad
+from weft.core.execute import holding, pending, realization
 
 WIDTH, LAYERS = 256, 6
 WEIGHT = 4 * WIDTH * WIDTH
@@ -157,7 +156,7 @@ def clipped_step(t: Trained, max_norm: float = 1e-4) -> weft.Tensor:
 
 @pytest.fixture
 def large_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clip_grad, "LARGE_BYTES", 4 * WEIGHT)
+    monkeypatch.setattr(realization, "LARGE_BYTES", 4 * WEIGHT)
 
 
 @pytest.mark.usefixtures("no_other_thread", "large_gradients")
@@ -206,13 +205,14 @@ def test_what_else_is_held_is_stored_by_a_step_whose_gradients_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pending.mine, "reads_of_spent", 0)  # of other tests
+    monkeypatch.setattr(holding.mine, "carried", set())
     trained = Trained()
     trained.step()
     trained.optimizer.zero_grad()
     trained.net(trained.x).square().mean().backward()
     weight = trained.net[0].weight
     weft.realize(*[p.grad for p in trained.net.parameters()])
-    decay = weft.ones(WIDTH, WIDTH).realize() * 0.5
+    decay = weft.randn(WIDTH, WIDTH).realize().square()
     weight.grad = weight.grad + decay
     trained.optimizer.step()
     assert weight.grad.value.node.storage is None
@@ -233,7 +233,7 @@ def test_clipped_gradients_are_the_same_whenever_they_are_computed(
 ) -> None:
     found: list[list[np.ndarray]] = []
     for large in (0, 1 << 60):
-        monkeypatch.setattr(clip_grad, "LARGE_BYTES", large)
+        monkeypatch.setattr(realization, "LARGE_BYTES", large)
         trained, grads = Trained(), list[np.ndarray]()
         for _ in range(5):
             clipped_step(trained)

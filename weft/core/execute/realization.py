@@ -15,6 +15,7 @@ from weft.core.execute.ownership import spent_leaves
 from weft.core.execute.pending import Companion, Reason
 from weft.ir import graph
 from weft.ir.rewrite import rebuilt
+from weft.scheduler.keeping import nbytes
 
 if TYPE_CHECKING:
     from weft.backends.storage import Storage
@@ -82,6 +83,16 @@ def realize(*tensors: Tensor, spent: Spent | None = None) -> None:
     else:
         holding.take_in(set(map(id, tensors)))
     _realize(tensors, spent=spent)
+
+
+LARGE_BYTES = 64 << 20
+"""The memory from which on a plan more takes less than a hundredth of what computing the values takes."""
+
+
+def realize_large(tensors: Sequence[Tensor]) -> None:
+    """Compute tensors now if they take LARGE_BYTES together, and leave them as they are otherwise."""
+    if tracing.current() is None and sum([nbytes(t.value.node) for t in tensors]) >= LARGE_BYTES:
+        realize(*tensors)
 
 
 def spent_by_step(tensors: Sequence[Tensor]) -> Spent | None:

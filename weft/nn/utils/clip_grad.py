@@ -9,16 +9,12 @@ from typing import Any, cast
 
 from weft.core.args.modes import no_grad
 from weft.core.execute.changes import restored_on_error
-from weft.core.execute.realization import realize
+from weft.core.execute.realization import realize_large
 from weft.core.functional.clipping import joined_norm, limited, norm_as_vector, scaled_to_norm
 from weft.core.layout.creation import as_tensor, tensor
 from weft.core.layout.movement import cat
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, DTypeError, GradError
-
-LARGE_BYTES = 64 << 20
-"""Gradients from which on they are computed before they are scaled: a plan more takes less than a hundredth of the time
-that they take."""
 
 
 def get_total_norm(
@@ -42,9 +38,7 @@ def clip_grads_with_norm_(
     """g *= min(1, max_norm / (total_norm + 1e-6)) for the gradient of each parameter. Large ones are computed before:
     see `clip_grad_norm_`."""
     learned = _with_gradients(parameters)
-    grads = [g for _, g in learned]
-    if sum([g.nbytes for g in grads]) >= LARGE_BYTES:
-        realize(as_tensor(total_norm), *grads)
+    realize_large([as_tensor(total_norm), *[g for _, g in learned]])
     with restored_on_error((), [p for p, _ in learned]), no_grad():
         for p, g in learned:
             p.grad = scaled_to_norm(g, total_norm, max_norm)
