@@ -29,8 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long tests are run by `--long` alone, and where they are named."""
-    if any("::" in a for a in config.args):
+    """Long tests are run by `--long` alone, and where they are named or fuzzing."""
+    if "WEFT_FUZZ_EXAMPLES" in os.environ or any("::" in a for a in config.args):
         return
     here, found = Path(__file__).parent, dict[bool, list[pytest.Item]]({True: [], False: []})
     left = {file: set(names) for file, names in LONG.items()}

@@ -1,6 +1,6 @@
 """Tests that `make long` runs and `make test` leaves out: each takes seconds, and others of its kind stay.
 
-A test that is named by its own (`pytest file::test`) runs in any case.
+A test that is named by its own (`pytest file::test`) runs in any case; `make fuzz` runs its own.
 """
 
 from __future__ import annotations

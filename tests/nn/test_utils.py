@@ -29,6 +29,25 @@ def test_clip_grad_norm(norm_type: float, max_norm: float) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
+@pytest.mark.parametrize("large", [0, 1 << 60])
+def test_gradients_without_values_are_clipped(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(realization, "LARGE_BYTES", large)
+    with weft.device("meta"):
+        layer = nn.Linear(8, 8)
+    layer(weft.empty(2, 8, device="meta")).sum().backward()
+    assert nn.utils.clip_grad_norm_(layer.parameters(), 1.0).shape == ()
+
+    def clipped(x: weft.Tensor) -> weft.Tensor:
+        p = weft.zeros(2, requires_grad=True)
+        p.grad = x * 1.0
+        nn.utils.clip_grad_norm_([p], 5.0)
+        return p.grad
+
+    x = weft.tensor([[3.0, 4.0], [30.0, 40.0]])
+    for found in (weft.vmap(clipped)(x), weft.stack([weft.compile(clipped)(row) for row in x])):
+        np.testing.assert_allclose(found.numpy(), [[3, 4], [3, 4]], rtol=1e-5)
+
+
 def test_clip_grad_value() -> None:
     p = weft.zeros(4, requires_grad=True)
     p.grad = weft.tensor([-3.0, 0.5, 2.0, 7.0])

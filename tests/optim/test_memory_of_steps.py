@@ -131,15 +131,20 @@ def test_a_held_moment_does_not_change_what_a_step_computes() -> None:
         np.testing.assert_array_equal(a, b)
 
 
+def with_gradients(t: Trained) -> Any:
+    """The first weight, when all gradients are in memory."""
+    t.optimizer.zero_grad()
+    t.net(t.x).square().mean().backward()
+    weft.realize(*[p.grad for p in t.net.parameters()])
+    return t.net[0].weight
+
+
 @pytest.mark.usefixtures("no_other_thread")
 def test_a_parameter_whose_gradient_is_there_is_updated_where_it_is() -> None:
     trained = Trained()
     for _ in range(2):
         trained.step()
-    trained.optimizer.zero_grad()
-    trained.net(trained.x).square().mean().backward()
-    weight = trained.net[0].weight
-    weft.realize(*[p.grad for p in trained.net.parameters()])
+    weight = with_gradients(trained)
     before, grad = address(weight), np.array(weight.grad.numpy())
     trained.optimizer.step()
     assert address(weight) == before
@@ -188,10 +193,7 @@ def test_a_parameter_whose_gradient_was_scaled_by_hand_is_updated_where_it_is(
     trained = Trained()
     for _ in range(2):
         trained.step()
-    trained.optimizer.zero_grad()
-    trained.net(trained.x).square().mean().backward()
-    weight = trained.net[0].weight
-    weft.realize(*[p.grad for p in trained.net.parameters()])
+    weight = with_gradients(trained)
     before, grad = address(weight), np.array(weight.grad.numpy())
     for p in trained.net.parameters():
         p.grad = p.grad * 0.5 + p.grad * 0.25
@@ -208,10 +210,7 @@ def test_what_else_is_held_is_stored_by_a_step_whose_gradients_are_not(
     monkeypatch.setattr(holding.mine, "carried", set())
     trained = Trained()
     trained.step()
-    trained.optimizer.zero_grad()
-    trained.net(trained.x).square().mean().backward()
-    weight = trained.net[0].weight
-    weft.realize(*[p.grad for p in trained.net.parameters()])
+    weight = with_gradients(trained)
     decay = weft.randn(WIDTH, WIDTH).realize().square()
     weight.grad = weight.grad + decay
     trained.optimizer.step()

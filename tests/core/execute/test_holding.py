@@ -169,3 +169,12 @@ def test_spent_gradients_are_not_put_off() -> None:
     assert grad is not None
     np.testing.assert_array_equal(grad.numpy(), np.full(3, 2.0, np.float32))
     assert not any(key[1] is pending.Reason.SPENT for _, _, key, _ in pending.mine.put_off)
+
+
+def test_nodes_are_counted_up_to_as_many_as_matter() -> None:
+    x = weft.ones(4).realize()
+    for k in range(100):
+        x = x * 1.5 + float(k)
+    assert holding.count([x.value.node], most=8) == 9
+    assert holding.count([x.value.node]) == 200
+    assert holding.count([x.value.node], [x.value.node]) == 0

@@ -568,8 +568,8 @@ def test_random_loops_compute_what_numpy_does(seed: int) -> None:
 def test_a_look_at_what_is_pending_is_not_repeated_for_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(realization, "MAX_PENDING", 400)
     looks: list[int] = []
-    count = pending.count
-    monkeypatch.setattr(pending, "count", lambda *given: (looks.append(0), count(*given))[1])
+    count = holding.count
+    monkeypatch.setattr(holding, "count", lambda *given: (looks.append(0), count(*given))[1])
     x, y = rows(0), rows(1)
     for _ in range(170):
         x = x * 0.99 + y  # nearly as many as may be

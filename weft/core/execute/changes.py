@@ -98,10 +98,9 @@ def record_grad(t: Any, grad: Any) -> None:
 def settle() -> None:
     """Something has been computed: let go of what was before it."""
     let_go()
-    left = mine.left = len(mine.changed)
-    if left >= mine.ahead:
+    if mine.left >= mine.ahead:
         catch_up()
-    elif mine.ahead > LONG and left < LONG:
+    elif mine.ahead > LONG and mine.left < LONG:
         mine.ahead = LONG
 
 
@@ -119,6 +118,7 @@ def let_go() -> None:
                 node: Node = t.value.node
                 if node.storage is None and node.inputs:
                     changed.append(entry)
+    mine.left = len(changed)
 
 
 def catch_up() -> None:

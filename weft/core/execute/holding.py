@@ -12,6 +12,7 @@ carried from one computation to the next by what was made of it. Values of its k
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias
@@ -127,26 +128,26 @@ class Among:
             found = [n for n in nodes if (w := waiting.get(id(n))) is not None and w.node() is n]
         if found and self._updated:
             grads = {g.value.node for t in self._updated if (g := t.__dict__.get("_grad")) is not None}
-            found = [n for n in found if n not in grads or not is_near(n)]
+            found = [n for n in found if n not in grads or count([n], most=NEAR) > NEAR]
         self.met.update(dict.fromkeys(found))
         return found
 
 
 NEAR = 8
-"""The nodes, at most, that are to be computed for a value that is near."""
+"""The nodes, at most, that are to be computed for a value that is near: some numbers times what is in memory."""
 
 
-def is_near(node: Node) -> bool:
-    """True for a value that is a few steps from what is in memory, as some numbers times that."""
-    seen, stack = {node}, [node]
-    while stack:
+def count(roots: Iterable[Node], known: Iterable[Node] = (), most: int = sys.maxsize) -> int:
+    """The number of nodes to compute for these, where those `known` are there; any number above `most` where there are
+    more."""
+    seen = set(known)
+    before, stack = len(seen), [n for n in roots if n not in seen]
+    while stack and len(seen) - before <= most:
         n = stack.pop()
-        if n.storage is None:
-            stack += [i for i in n.inputs if i.storage is None and i not in seen]
-            seen.update(stack)
-            if len(seen) > NEAR:
-                return False
-    return True
+        if n.storage is None and n.inputs and n not in seen:
+            seen.add(n)
+            stack += n.inputs
+    return len(seen) - before
 
 
 def settle(nodes: Iterable[Node], constants: Mapping[Node, Storage]) -> None:

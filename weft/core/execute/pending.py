@@ -294,16 +294,11 @@ def is_work(node: Node) -> bool:
     return node.storage is None
 
 
-def count(roots: Iterable[Node], known: Iterable[Node] = ()) -> int:
-    """The number of nodes to compute for these, where those `known` are there."""
-    seen = set(known)
-    before, stack = len(seen), [n for n in roots if n not in seen]
-    while stack:
-        n = stack.pop()
-        if n.storage is None and n.inputs and n not in seen:
-            seen.add(n)
-            stack += n.inputs
-    return len(seen) - before
+def have_values(nodes: Iterable[Node]) -> bool:
+    """True where all can be computed: none is made of what only stands for a value."""
+    sharing = _Sharing(())
+    numbers = [sharing.add(n) for n in nodes]
+    return not any(map(sharing.lacks_a_value, numbers))
 
 
 def shared(companions: Sequence[Companion]) -> list[list[Companion]]:

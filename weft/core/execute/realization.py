@@ -90,8 +90,10 @@ LARGE_BYTES = 64 << 20
 
 
 def realize_large(tensors: Sequence[Tensor]) -> None:
-    """Compute tensors now if they take LARGE_BYTES together, and leave them as they are otherwise."""
-    if tracing.current() is None and sum([nbytes(t.value.node) for t in tensors]) >= LARGE_BYTES:
+    """Compute tensors now if they take LARGE_BYTES together, and leave them as they are otherwise, or where some have
+    no values: on the device "meta", in functions that are traced or batched."""
+    nodes = [t.value.node for t in tensors]
+    if sum(map(nbytes, nodes)) >= LARGE_BYTES and pending.have_values(nodes):
         realize(*tensors)
 
 
@@ -145,7 +147,7 @@ def bound(newest: Tensor | None) -> None:
     newest_node = None if newest is None else newest.value.node
     work = [] if newest_node is None else [newest_node]
     everything = [c for c in pending.everything() if c.node is not newest_node]
-    size = pending.count([*work, *(c.node for c in everything)])
+    size = holding.count([*work, *(c.node for c in everything)])
     if (
         not reads_much and size < MAX_PENDING - MAX_PENDING // 8
     ):  # not looked at soon again: a look walks them all
@@ -153,7 +155,7 @@ def bound(newest: Tensor | None) -> None:
         return
     young = set(work).union(*(n.inputs for n in work))
     older = [c for c in everything if c.node not in young]
-    if pending.count(work, {c.node for c in older}) > MAX_PENDING // 2:
+    if holding.count(work, {c.node for c in older}) > MAX_PENDING // 2:
         older = everything
     compute_apart(older)
     made = {c.node: c.value.node for c in older if c.value.node is not c.node}
