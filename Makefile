@@ -74,7 +74,7 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
-	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pyright --threads $(JOBS) --pythonpath $(BIN)/python
 
 pytest: $(VENV)/dev.stamp $(VENV)/minilm.stamp $(VENV)/pretrained.stamp
 	WEFT_TEST_DEVICES="$(DEVICES)" $(BIN)/python -m pytest -n $(JOBS)
