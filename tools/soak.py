@@ -69,6 +69,7 @@ def tables() -> dict[str, tuple[int, int]]:
         "steps of plans": (steps, realize.STEPS_KEPT),
         "families": (len(families._families), families.FAMILIES_KEPT),
         "first of families": (len(families._met), families.FAMILIES_KEPT),
+        "families by numbers": (len(families._alike), families.FAMILIES_KEPT),
         "walks": (len(outline._walks), outline.WALKS_KEPT),
         "programs": (len(programs._compiled), programs.PROGRAMS_KEPT),
         "images": (len(disk_cache._images), disk_cache.IMAGES_KEPT),

@@ -23,8 +23,21 @@ from weft.testing.tolerance import allowed, difference
 
 EXAMPLES = int(os.environ.get("WEFT_FUZZ_EXAMPLES", "0"))
 WIDTH = 8
-RUNS = ((9, 3, 0.75), (21, 5, -1.25), (16, 4, 3.5), (33, 2, 0.3), (47, 6, 0.7), (2, 1, 1.5), (300, 7, -0.2))
-"""Rows, a start and a number of each run; the last outgrows what the plan has room for."""
+RUNS = (
+    (9, 3, 0.75),
+    (21, 5, -1.25),
+    (16, 4, 3.5),
+    (33, 2, 0.3),
+    (33, 2, -0.45),
+    (47, 6, 0.7),
+    (33, 2, 1.75),
+    (2, 1, 1.5),
+    (300, 7, -0.2),
+    (300, 7, 0.6),
+    (33, 2, 1.0),
+)
+"""Rows, a start and a number of each run; some come back with another number, and one outgrows what the plan has room
+for."""
 
 Step = Callable[[Tensor, Tensor, int, float], Tensor]
 

@@ -28,7 +28,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         return make(device, sig, replaces)
 
     monkeypatch.setattr(realization, "_from_disk_or_built", count)
-    for table in (realization._plans, families._families, families._met):
+    for table in (realization._plans, families._families, families._met, families._alike):
         table.clear()
     yield found
     for table in (realization._plans, families._families, families._met):
@@ -230,8 +230,12 @@ def test_tables_are_bounded(built: list[int], monkeypatch: pytest.MonkeyPatch) -
             for _ in range(k):
                 x = x.exp()
             (x + 1).realize()
+    for n in range(4, 10):
+        for c in (0.3, 0.7, 0.9, 1.1):
+            (weft.tensor(array(n)) * c).realize()
     assert len(families._families) <= 3
     assert len(families._met) <= 3
+    assert len(families._alike) == 3
 
 
 def test_with_deterministic_algorithms_each_size_has_a_plan_of_its_own(
@@ -299,3 +303,96 @@ def test_a_graph_whose_own_plan_is_gone_gets_that_again(built: list[int]) -> Non
         realization._plans.clear()
     weft.tensor(array(21)).exp().realize()
     assert built == [0, 0, 0, 1]
+
+
+@pytest.fixture
+def walked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Graphs whose sizes were looked at."""
+    found: list[int] = []
+    look = families.outline_like_before
+
+    def count(rows: Any) -> Any:
+        found.append(len(rows))
+        return look(rows)
+
+    monkeypatch.setattr(families, "outline_like_before", count)
+    return found
+
+
+def test_sizes_are_not_looked_at_where_numbers_alone_are_others(built: list[int], walked: list[int]) -> None:
+    for n in (50, 70, 50):
+        x = array(n)
+        for c in (0.3, 0.7, 0.9):
+            np.testing.assert_allclose((weft.tensor(x) * c).numpy(), x * np.float32(c), rtol=1e-6)
+    (weft.tensor(x) * 0.6).realize()
+    walked.clear()
+    for c in (-0.2, 1.7, 3.0, 1e30, 0.25):
+        np.testing.assert_allclose((weft.tensor(x) * c).numpy(), x * np.float32(c), rtol=1e-6)
+    assert not walked
+    for c in (1.0, 0.0, -1.0, 2.0, float("inf"), float("nan"), -0.0):  # these are of another structure
+        got = (weft.tensor(x) * c).numpy()
+        np.testing.assert_array_equal(got, x * np.float32(c))
+        assert (np.signbit(got) == np.signbit(x * np.float32(c))).all() or c != c
+    assert walked
+
+
+def test_a_number_that_is_part_of_the_plan_is_looked_at(built: list[int], walked: list[int]) -> None:
+    x = array(50)
+    for c, k in ((0.7, 0.3), (0.9, 0.3), (1.3, 0.3), (1.1, 0.3), (1.6, 0.4), (1.7, 0.3), (1.7, 0.4)):
+        got = weft.tensor(x) * c + k
+        np.testing.assert_allclose(got.numpy(), x * np.float32(c) + np.float32(k), rtol=1e-6, atol=1e-6)
+
+
+def test_numbers_of_calls_stay_with_their_places(built: list[int], walked: list[int]) -> None:
+    x = array(6, 8)
+
+    def f(a: float, b: float) -> Tensor:
+        return F.gelu(weft.tensor(x) * a) * 0.3 + F.gelu(weft.tensor(x), approximate="tanh") * b
+
+    def own(a: float, b: float) -> np.ndarray[Any, Any]:
+        """The same by a plan of its own."""
+        kept = [dict(t) for t in (realization._plans, families._families, families._met)]
+        for table in (realization._plans, families._families, families._met):
+            table.clear()
+        found = f(a, b).numpy()
+        for table, before in zip((realization._plans, families._families, families._met), kept, strict=True):
+            table.clear()
+            table.update(before)
+        return found
+
+    for a, b in ((0.7, 0.4), (0.9, 0.6), (1.1, 0.8), (1.3, -0.7), (-0.4, 1.6)):
+        np.testing.assert_allclose(f(a, b).numpy(), own(a, b), rtol=1e-5, atol=1e-6)
+    walked.clear()
+    f(0.35, 1.45).realize()
+    assert not walked
+
+
+def test_numbers_that_come_once_leave_no_plan(built: list[int]) -> None:
+    x = weft.tensor(array(50))
+    for c in (0.3, 0.7, 0.9):
+        (x * c).realize()
+    before = len(realization._plans)
+    for k in range(40):
+        (x * (k + 0.1)).realize()
+    assert len(realization._plans) == before
+    for k in (39, 38, 39 - families.LATEST_NUMBERS, 38):
+        (x * (k + 0.1)).realize()
+    assert len(realization._plans) == before + 2  # those that came back
+
+
+def test_sizes_are_looked_at_again_where_the_family_has_more_plans_or_is_gone(
+    built: list[int], walked: list[int]
+) -> None:
+    x = weft.tensor(array(50))
+    for c in (0.3, 0.7, 0.9, 1.1):
+        (x * c).realize()
+    walked.clear()
+    [family] = families._families.values()
+    family.add(family.plans[0])
+    (x * 1.3).realize()
+    assert len(walked) == 1
+    (x * 1.4).realize()
+    assert len(walked) == 1
+    families._families.clear()
+    (x * 1.5).realize()
+    assert len(walked) > 1

@@ -23,12 +23,15 @@ from weft.ir.expr import Scalar
 from weft.ir.graph import Node
 from weft.ir.graph_verify import verify_graph
 from weft.ir.index import Var
+from weft.ir.ops import Op
 from weft.lazy_dataclass import dataclass
 from weft.logs import logger
 from weft.scheduler import disk_cache, recipes
 from weft.scheduler.outline import (
     Outline,
     followed,
+    inside,
+    is_plain,
     number_dtypes,
     outline,
     outline_like_before,
@@ -74,6 +77,9 @@ RUN_SECONDS = 5e-5
 ROOMS = (4, 1)
 """Factors by which sizes may outgrow those seen before another plan is built; tried in this order."""
 
+LATEST_NUMBERS = 16
+"""The number of graphs that differ in numbers alone among which one comes back."""
+
 LOOP_PLANS = 64
 """Plans kept for the numbers of steps of a family's loops; the one built longest ago goes first."""
 
@@ -83,6 +89,8 @@ ROOMY_BYTES = 16 << 20
 
 NEVER = 1 << 60
 """A number of turns that does not come."""
+
+_CONST = Op.CONST  # to load a member of an enumeration takes ten times as long
 
 Replaces: TypeAlias = tuple[tuple[int, int], ...]
 Maker: TypeAlias = "Callable[[Device, Signature, Mapping[int, int]], tuple[Unrolled, Final | None]]"
@@ -140,14 +148,19 @@ class _Family:
     """Recipes of other processes: their plans are looked for when a graph fits."""
     runs_long: bool = False
     """A run takes so long that each size is worth a plan of its own."""
+    count: int = 0
+    """The number of plans that were taken in."""
 
     def add(self, plan: _General) -> None:
         """Take in one more plan."""
         insort(self.plans, plan, key=_room)
+        self.count += 1
 
 
 _Where: TypeAlias = tuple[Device, Replaces, int]
 _families: dict[tuple[Device, Replaces, Key], _Family] = {}
+_alike: dict[tuple[Device, Replaces, Key], _Alike] = {}
+"""The latest graphs that have numbers, by their rows without these."""
 _met: dict[_Where, Key | None] = {}
 """Structures of which one graph has come, with its key; None where there were more."""
 
@@ -238,14 +251,24 @@ def settled(
     for general in family.plans if family is not None else ():
         if general.final is final:
             general.settle(final.plan or make())
-    return known_plan(sig, device, replaces)
+    found = known_plan(sig, device, replaces)
+    return None if found is None else found[0]
 
 
-def known_plan(sig: Signature, device: Device, replaces: Replaces) -> Plan | None:
-    """As `plan_for`, where a plan is in memory that serves the graph."""
+def known_plan(sig: Signature, device: Device, replaces: Replaces) -> tuple[Plan, bool] | None:
+    """As `plan_for`, where a plan is in memory that serves the graph. True with one that is worth keeping for this very
+    graph: not where it differs from those before in numbers alone, and these did not come lately."""
     if sig.found is not None and sig.found.device is device and not replaces:
-        return sig.found
-    own = outline_like_before(sig.key.rows)
+        return sig.found, True
+    rows = sig.key.rows
+    at = [k for k, r in enumerate(rows) if r[0] is _CONST and not is_plain(r[1].value, r[2])]
+    key = (device, replaces, _without(at, rows)) if at else None
+    alike = None if key is None else _alike.get(key)
+    if alike is not None:
+        found = alike.plan([rows[k][1].value for k in at], rows, device, replaces)
+        if found is not None:
+            return found
+    own = outline_like_before(rows)
     family = _families.get((device, replaces, own.key))
     if family is None:
         return None
@@ -254,8 +277,75 @@ def known_plan(sig: Signature, device: Device, replaces: Replaces) -> Plan | Non
             return None
         found = _bound(general, own, device, replaces)
         if found is not None:
-            return found
+            if key is not None:
+                _alike[key] = _Alike(general, family, family.count, own)
+                _bounded(_alike)
+            return found, True
     return None
+
+
+@dataclass(slots=True, eq=False)
+class _Alike:
+    """The plan of a graph, for those that differ from it in numbers alone."""
+
+    general: _General
+    family: _Family
+    count: int
+    """The number of the family's plans, when this one was found."""
+    own: Outline
+    read: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    """The places of the graph's own numbers among the outline's, where those in calls are, too; and the values of the
+    plan's variables."""
+    latest: dict[tuple[Scalar, ...], None] = field(default_factory=dict["tuple[Scalar, ...]", None])
+    """The numbers that came last."""
+
+    def plan(
+        self, given: list[Scalar], rows: tuple[Any, ...], device: Device, replaces: Replaces
+    ) -> tuple[Plan, bool] | None:
+        """As `known_plan`, by a graph's own numbers. None where the family has others by now, or is gone."""
+        own, general = self.own, self.general
+        if _families.get((device, replaces, own.key)) is not self.family or self.family.count != self.count:
+            return None
+        if self.read is None:
+            values = general.recipe.pattern.bind(own.sizes)
+            assert values is not None  # it was taken by them
+            self.read = _places(rows), tuple([values[k] for k in general.recipe.variables])
+        places, bound = self.read
+        numbers = list(own.numbers)
+        for k, number in zip(places, given, strict=True):
+            numbers[k] = number
+        if not general.recipe.has(numbers):
+            return None
+        return _fed(general, bound, numbers, device, replaces), self._came(tuple(given))
+
+    def _came(self, given: tuple[Scalar, ...]) -> bool:
+        """True where these numbers came lately."""
+        if given in self.latest:
+            return True
+        self.latest[given] = None
+        if len(self.latest) > LATEST_NUMBERS:
+            del self.latest[next(iter(self.latest))]
+        return False
+
+
+def _without(at: Sequence[int], rows: Sequence[Any]) -> Key:
+    """Rows as a key, without the numbers of some."""
+    own = list(rows)
+    for k in at:
+        own[k] = rows[k][2:]
+    return Key(tuple(own))
+
+
+def _places(rows: Sequence[Any]) -> tuple[int, ...]:
+    """The places of a graph's own numbers among its outline's."""
+    places, count = list[int](), 0
+    for row in rows[:-1]:
+        if row[0] is Op.CALL:
+            count += len(inside(row[1]).numbers)
+        elif row[0] is _CONST and not is_plain(row[1].value, row[2]):
+            places.append(count)
+            count += 1
+    return tuple(places)
 
 
 def _found(
@@ -439,12 +529,22 @@ def _bound(general: _General, own: Outline, device: Device, replaces: Replaces) 
     values = recipe.bind(own)
     if values is None:
         return None
-    feed: Feed = recipe.order
+    return _fed(general, tuple([values[k] for k in recipe.variables]), own.numbers, device, replaces)
+
+
+def _fed(
+    general: _General,
+    bound: tuple[int, ...],
+    numbers: Sequence[Scalar],
+    device: Device,
+    replaces: Replaces,
+) -> Plan:
+    """The plan for a graph with these values of its variables, and numbers."""
+    feed: Feed = general.recipe.order
     if general.lifted:
-        numbers, leaves = own.numbers, recipe.leaves
+        leaves = general.recipe.leaves
         given = [_memory(packed(numbers[k]), device) for k, packed in general.lifted]
         feed = tuple([k if k < leaves else given[k - leaves] for k in feed])
-    bound = tuple([values[k] for k in recipe.variables])
     plan, shared = general.plan_of(bound)
     if bound:
         shared = Shared(

@@ -413,9 +413,9 @@ def plan_for(
         if kept is None or (due and kept.turns):
             alike = sig.key.pinned or settings.deterministic()  # then each graph has a plan of its own
             shares = dynamic and not sig.variables and not sig.homeless and not alike
-            plan = (
-                families.known_plan(sig, device, replaces) if kept is None and shares and not stays else None
-            )
+            plan, lasting = None, True
+            if kept is None and shares and not stays:
+                plan, lasting = families.known_plan(sig, device, replaces) or (None, True)
             final: Final | None = None
             if plan is None:
                 with not_collected():
@@ -442,6 +442,8 @@ def plan_for(
             if after is not None and (not at_once or after.due()):
                 make_final = partial(_built_here, device, after)
                 plan = families.settled(sig, device, replaces, after, make_final) or plan
+            if not lasting:
+                return plan
             if final is not None:
                 kept = _Kept(plan, next(_clock), families.NEVER, 0, final)
             elif plan.shared is not None:

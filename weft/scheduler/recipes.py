@@ -56,11 +56,11 @@ class Recipe:
 
     def bind(self, own: Outline) -> tuple[int, ...] | None:
         """The values of the pattern's variables for a graph; None where it does not fit."""
-        numbers = own.numbers
-        for k, value in self.fixed:
-            if numbers[k] != value:
-                return None
-        return self.pattern.bind(own.sizes)
+        return self.pattern.bind(own.sizes) if self.has(own.numbers) else None
+
+    def has(self, numbers: Sequence[Scalar]) -> bool:
+        """True where these are the numbers that are not read from memory."""
+        return not self.fixed or all(numbers[k] == value for k, value in self.fixed)
 
 
 def key_of(own: Outline, replaces: Sequence[tuple[int, int]], device: Device) -> str | None:
