@@ -178,8 +178,9 @@ LONG = {
         "test_it_stops_while_it_streams[15]": "SIGINT",
     },
     "test_prepare.py": {
-        "test_each_routine_computes_numbers[images]": "five others; images need no compiler",
-        "test_each_routine_computes_numbers[sequences]": "five others; sequences need no compiler",
+        "test_each_routine_computes_numbers[images]": "others; networks of images",
+        "test_each_routine_computes_numbers[recurrent layers, 100 wide]": "narrow ones",
+        "test_each_routine_computes_numbers[recurrent layers, 32 wide]": "narrow ones",
     },
     "test_scale.py": {
         "test_tree": "chains",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +16,17 @@ import weft
 from weft import disk_cache, nn, optim
 from weft import prepare as basics
 from weft.__main__ import main
+from weft.backends.cpu.device import CpuDevice
 from weft.backends.registry import open_device
 from weft.errors import ArgumentError
+from weft.ir.loops import Program
+from weft.nn import functional as F
 from weft.prepare import prepare
+from weft.prepare.changing import CHANGING
 from weft.prepare.networks import NETWORKS, Sample
 from weft.prepare.products import LAYOUTS, Products
-from weft.prepare.routines import ROUTINES, Routine
+from weft.prepare.routine import Routine
+from weft.prepare.routines import ROUTINES
 from weft.scheduler import families, programs
 from weft.scheduler import realize as realization
 from weft.scheduler.basic import beside
@@ -120,7 +126,7 @@ def test_each_sample_has_a_row_of_logits_for_each_target(sample: Sample) -> None
     assert logits.shape[0] == shape[0] * (shape[1] if sample.ids else 1)
 
 
-@pytest.mark.parametrize("routine", ROUTINES, ids=lambda r: r.name)
+@pytest.mark.parametrize("routine", [*ROUTINES, *CHANGING], ids=lambda r: r.name)
 def test_each_routine_computes_numbers(routine: Routine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_TIERS", "0")
     weft.manual_seed(0)
@@ -137,6 +143,44 @@ def test_single_ops_of_other_sizes_need_no_compiler() -> None:
         own = snapshot(signature([t.value.node]))
         found = basic_plans.basic(Job(own.outputs, own.leaves, (), {}), device)
         assert found is not None and not programs.missing(found.algorithms, device)
+
+
+def test_recurrent_layers_of_other_sizes_need_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither for a batch of one length, nor for plans of all lengths."""
+    narrow, *_ = [r for r in CHANGING if r.name.startswith("recurrent")]
+    list(prepare([narrow]))
+    for table in (realization._plans, families._families, families._met, programs._compiled):
+        table.clear()
+    layer, head = nn.GRU(11, 9, batch_first=True), nn.Linear(9, 6)
+    parameters = [*layer.parameters(), *head.parameters()]
+    weft.realize(*parameters)
+    made: list[str] = []
+    compile_all = CpuDevice.compile
+
+    def compiling(self: CpuDevice, some: Sequence[Program]) -> Any:
+        made.extend(p.name for p in some)
+        return compile_all(self, some)
+
+    monkeypatch.setattr(CpuDevice, "compile", compiling)
+    optimizer = optim.Adam(parameters, lr=1e-3)
+    for rows, length in ((6, 10), (6, 14), (6, 23)):
+        x, y = weft.tensor(np.ones((rows, length, 11), np.float32)), weft.tensor(np.zeros(rows, np.int64))
+        loss = F.cross_entropy(head(layer(x)[0][:, -1]), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert np.isfinite(loss.item())
+    assert not made
+
+
+def test_samples_alike_but_for_sizes_have_basic_plans_of_their_own() -> None:
+    """Where one shared the plan for all sizes with those before, the programs for its own would be missing."""
+    names: list[str] = []
+    wide = replace(SMALL, name="wide", shape=(9, 12))
+    for p in prepare([SMALL, wide, Sample("more", narrow, (8, 12), SMALL.optimizer)]):
+        names.append(p.name)
+        assert len(families._met) <= 6 and not any(len(f.samples) > 2 for f in families._families.values())
+    assert names == ["narrow", "wide", "more"]
 
 
 def test_products_of_all_layouts_need_no_compiler() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -350,15 +351,7 @@ def test_numbers_of_calls_stay_with_their_places(built: list[int], walked: list[
         return F.gelu(weft.tensor(x) * a) * 0.3 + F.gelu(weft.tensor(x), approximate="tanh") * b
 
     def own(a: float, b: float) -> np.ndarray[Any, Any]:
-        """The same by a plan of its own."""
-        kept = [dict(t) for t in (realization._plans, families._families, families._met)]
-        for table in (realization._plans, families._families, families._met):
-            table.clear()
-        found = f(a, b).numpy()
-        for table, before in zip((realization._plans, families._families, families._met), kept, strict=True):
-            table.clear()
-            table.update(before)
-        return found
+        return _by_a_plan_of_its_own(lambda: [f(a, b)])
 
     for a, b in ((0.7, 0.4), (0.9, 0.6), (1.1, 0.8), (1.3, -0.7), (-0.4, 1.6)):
         np.testing.assert_allclose(f(a, b).numpy(), own(a, b), rtol=1e-5, atol=1e-6)
@@ -396,3 +389,67 @@ def test_sizes_are_looked_at_again_where_the_family_has_more_plans_or_is_gone(
     families._families.clear()
     (x * 1.5).realize()
     assert len(walked) > 1
+
+
+def _looked_at(x: Tensor, w: Tensor) -> Tensor:
+    """A state that looks at all rows by turns; its gradients are put among those of the rows."""
+    state, losses = weft.zeros(4, 8), list[Tensor]()
+    rows, (last, _) = _reader()(x)
+    for _ in range(3):
+        shares = (rows @ state[:, :, None])[:, :, 0].softmax(-1)
+        state = (last[0] + (shares[:, :, None] * rows).sum(1)) @ w
+        losses.append(state.square().mean())
+    return weft.stack(losses).sum()
+
+
+@cache
+def _reader() -> weft.nn.LSTM:
+    layer = weft.nn.LSTM(8, 8, batch_first=True)
+    weft.realize(*layer.parameters())
+    return layer
+
+
+@pytest.mark.parametrize(
+    "loss_of",
+    [
+        _looked_at,
+        lambda x, w: (x @ w)[0, ::2].mean() - (x @ w)[1, 1::2].square().mean(),
+        lambda x, w: ((x @ w)[:, 1:] - (x @ w)[:, :-1]).square().mean(),
+        lambda x, w: F.scaled_dot_product_attention(x @ w, weft.cat([x[:, -3:], x], 1), F.pad(x, (0, 0, 2, 1))).mean(),
+        lambda x, w: F.pad(x @ w, (0, 0, 0, -x.shape[1] % 8)).reshape(4, -1, 8, 8).mean(2).square().mean(),
+        lambda x, w: F.conv1d((x @ w).mT, w[:, :, None].expand(8, 8, 3), padding=2, dilation=2).amax(-1).mean(),
+        lambda x, w: weft.zeros(7, 8).index_add(0, weft.arange(x.shape[1]) % 7, (x @ w).sum(0)).amax(0).mean(),
+        lambda x, w: (x @ w).flip(1).cumsum(1).unfold(1, 5, 2).mean(-1).square().mean(),
+    ],
+    ids=["state", "every other", "differences", "longer keys", "blocks", "spread", "sums by index", "windows"],
+)  # fmt: skip
+def test_training_over_any_length_has_few_plans(
+    loss_of: Callable[[Tensor, Tensor], Tensor], built: list[int]
+) -> None:
+    w = weft.tensor(array(8, 8), requires_grad=True)
+    _reader()
+    for n in (22, 15, 33, 19, 42, 27, 51, 38, 13, 46, 29, 35):
+        x = weft.tensor(array(4, n, 8))
+        loss = loss_of(x, w)
+        [grad] = weft.autograd.grad(loss, [w])
+        assert grad is not None
+        weft.realize(loss, grad)
+        same = weft.tensor(array(8, 8), requires_grad=True)
+        with_own = _by_a_plan_of_its_own(lambda: weft.autograd.grad(loss_of(x, same), [same]))
+        np.testing.assert_allclose(grad.numpy(), with_own, rtol=1e-3, atol=1e-6)
+    assert len(built) - 12 <= 5, built
+
+
+def _by_a_plan_of_its_own(make: Callable[[], Sequence[Tensor | None]]) -> np.ndarray[Any, Any]:
+    """The first value, computed while nothing is known."""
+    tables = (realization._plans, families._families, families._met, families._alike)
+    kept = [dict(t) for t in tables]
+    for table in tables:
+        table.clear()
+    [found] = make()
+    assert found is not None
+    value = found.numpy()
+    for table, before in zip(tables, kept, strict=True):
+        table.clear()
+        table.update(before)
+    return value

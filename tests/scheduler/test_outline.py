@@ -136,6 +136,10 @@ def test_what_sizes_follow_from_is_what_their_ops_make_of_them(called: bool) -> 
     padded = weft.cat(
         [F.pad(x, (1, 2, 0, 3)).reshape(8, 5, 8), F.pad(x[:14], (0, 3, 1, 1)).reshape(2, 8, 8)[:, 1:6]]
     )
+    w = x.detach().requires_grad_()
+    (w[1::3] * w[1::3]).sum().backward()  # each row is put three apart
+    assert w.grad is not None
+    padded = padded + w.grad.sum()
     out = (padded * 0.7).cumsum(0) if called else padded
     rows = signature([out.value.node]).key.rows if called else signed(out).key.rows
     sizes, found = outline(rows).sizes, followed(rows)
@@ -143,13 +147,14 @@ def test_what_sizes_follow_from_is_what_their_ops_make_of_them(called: bool) -> 
     assert kinds == {Padded, Total, Share}
     for place, rule in found.items():
         match rule:
-            case Total(parts):
-                assert sizes[place] == sum(sizes[k] for k in parts)
+            case Total(parts, step):
+                assert sizes[place] == sum(sizes[k] for k in parts) + (step - 1) * (sizes[parts[0]] - 1)
             case Share(whole, others):
                 assert sizes[place] * prod(sizes[k] for k in others) == prod(sizes[k] for k in whole)
-            case Padded(inner):
-                made = [t.parts for t in found.values() if isinstance(t, Total) and place in t.parts]
-                assert all(set(inner) <= set(parts) for parts in made) and made
+            case Padded(inner, step):
+                made = [t for t in found.values() if isinstance(t, Total) and place in t.parts]
+                assert all(set(inner) <= set(t.parts) and t.step == step for t in made) and made
+    assert {r.step for r in found.values() if isinstance(r, Padded)} == {1, 3}
 
 
 def test_the_number_of_steps_of_a_loop_is_a_size() -> None:

@@ -102,6 +102,24 @@ def test_what_is_added_follows_from_what_it_is_added_to(samples: tuple[Column, .
     assert repr(first((L, P, D, D, D), *samples, follows=BLOCKS).sizes) == sizes
 
 
+def test_what_is_added_up_to_a_size_that_varies_follows_from_that() -> None:
+    """96 elements in a row of 96 n, then in one of 96 n + 192, which is made of something else."""
+    samples = ((22, 2112, 192, 2304, 2016, 2208), (15, 1440, 192, 1632, 1344, 1536))
+    rules: dict[int, Follows] = {3: Total((1, 2)), 4: Padded((6,)), 5: Padded((6,))}
+    p = first((L, D, D, D, P, P, D), *[(*s, 96) for s in samples], follows=rules)
+    assert len(p.variables) == 1
+    assert repr(p.sizes) == "(size0, 96*size0, 192, 96*size0 + 192, 96*size0 - 96, 96*size0 + 96, 96)"
+
+
+def test_what_is_added_behind_elements_apart_follows_from_their_places() -> None:
+    """Every other of n rows: 2 m - 1 places, and one more where n is even."""
+    samples = ((17, 9, 0, 0, 17), (24, 12, 0, 1, 24), (31, 16, 0, 0, 31), (20, 10, 0, 1, 20))
+    rules: dict[int, Follows] = {2: Padded((1,), 2), 3: Padded((1, 2), 2), 4: Total((1, 2, 3), 2)}
+    p = first((L, D, P, P, D), *samples, follows=rules)
+    assert len(p.variables) == 1
+    assert p.bind((41, 21, 0, 0, 41)) == (41,) and p.bind((41, 21, 0, 1, 42)) is None
+
+
 def test_a_size_is_bounded_so_that_no_other_is_negative() -> None:
     p = first((L, P, D), (250, 6, 256), (251, 5, 256), follows={1: Padded((0,)), 2: Total((0, 1))})
     assert (p.variables[0].lo, p.variables[0].hi) == (2, 256)

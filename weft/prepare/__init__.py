@@ -16,10 +16,11 @@ from weft import disk_cache, pack, settings
 from weft.backends import registry
 from weft.errors import ArgumentError
 from weft.lazy_dataclass import dataclass
+from weft.prepare.changing import CHANGING
 from weft.prepare.networks import NETWORKS
 from weft.prepare.products import Products
 from weft.prepare.routines import ROUTINES
-from weft.scheduler import programs
+from weft.scheduler import families, programs
 from weft.scheduler.basic import tiers
 
 
@@ -36,7 +37,7 @@ class Work(Protocol):
         ...
 
 
-SAMPLES: tuple[Work, ...] = (*ROUTINES, Products(), *NETWORKS)
+SAMPLES: tuple[Work, ...] = (*ROUTINES, *CHANGING, Products(), *NETWORKS)
 """The samples, smallest first."""
 
 
@@ -92,6 +93,7 @@ def prepare(samples: Sequence[Work]) -> Iterator[Progress]:
     if not settings.tiers():
         raise ArgumentError("prepare: basic plans are off; unset WEFT_TIERS")
     for n, sample in enumerate(samples, 1):
+        families.forget()  # samples alike but for sizes are to have basic plans of their own
         with weft.device("cpu"), tiers.ahead():
             sample.run()
         yield Progress(n, len(samples), sample.name)

@@ -210,6 +210,15 @@ NETWORKS = (
         "inverted bottlenecks, AdamW", lambda: inverted(32, 3, nn.SiLU, nn.Sigmoid), (4, 3, 48, 48), _adamw
     ),
     Sample("dense blocks, SGD", dense, (2, 3, 60, 60), _heavy),
+    # images of which an element is left
+    Sample("dense blocks of few elements, SGD", dense, (2, 3, 4, 4), _heavy),
+    Sample("bottlenecks of few elements, SGD", bottlenecks, (2, 3, 8, 8), _heavy),
+    Sample(
+        "inverted bottlenecks of few elements, SGD",
+        lambda: inverted(16, 3, nn.Hardswish, nn.Hardsigmoid),
+        (2, 3, 4, 4),
+        _heavy,
+    ),
     Sample("isotropic blocks, AdamW", isotropic, (2, 3, 64, 64), _adamw),
     Sample("U-Net, Adam", lambda: UNet(16, CLASSES), (2, 3, 32, 32), _adam),
 )

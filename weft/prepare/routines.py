@@ -6,31 +6,15 @@ Each result is computed for itself, as programs that read it do, so that each op
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import reduce
 from itertools import product
+from operator import add
 
 import weft
-from weft import Tensor, nn
-from weft.lazy_dataclass import dataclass
+from weft import Tensor
 from weft.nn import functional as F
-
-
-@dataclass(frozen=True, slots=True)
-class Routine:
-    """A program; what it yields is computed."""
-
-    name: str
-    results: Callable[[], Iterator[Tensor]]
-
-    def run(self) -> None:
-        """Compute each result, one after another."""
-        for result in self.results():
-            result.realize()
-
-
-def _leaf(*shape: int) -> Tensor:
-    return weft.rand(*shape).realize()
-
+from weft.prepare.routine import Routine, leaf
 
 _SHAPES = ((24,), (4, 6), ())
 """The shapes that single ops are computed for: all axes are one; axes of their own; an element."""
@@ -57,7 +41,7 @@ def _elements() -> Iterator[Tensor]:
     binary = ("add", "sub", "mul", "div", "maximum", "minimum", "pow")
     compared = ("lt", "le", "gt", "ge", "eq", "ne")
     for shape in _SHAPES:
-        x, y, k = _leaf(*shape), _leaf(*shape), _leaf()
+        x, y, k = leaf(*shape), leaf(*shape), leaf()
         for name in unary:
             yield getattr(x, name)()
         for name in binary[:4]:
@@ -78,17 +62,42 @@ def _elements() -> Iterator[Tensor]:
         yield (x > 0.5).to(weft.float32)
         yield x + x.to(weft.int64).realize()
         yield x.clone()
-    x, row, column = _leaf(4, 6), _leaf(6), _leaf(4, 1)
+        yield from _sums_of_many(shape)
+        yield from _whole_numbers(shape)
+    x, row, column = leaf(4, 6), leaf(6), leaf(4, 1)
     for name in binary[:4]:
         yield getattr(x, name)(row)
         yield getattr(x, name)(column)
     yield x.T.contiguous()
-    yield x + _leaf(6, 4).T
+    yield x + leaf(6, 4).T
+
+
+MOST_TOGETHER = 8
+"""Operands that are added, or joined, in one kernel: what a tensor's gradients from many places are."""
+
+
+def _sums_of_many(shape: tuple[int, ...]) -> Iterator[Tensor]:
+    terms = [leaf(*shape) for _ in range(MOST_TOGETHER)]
+    for count in range(3, MOST_TOGETHER + 1):
+        yield reduce(add, terms[:count])
+
+
+def _whole_numbers(shape: tuple[int, ...]) -> Iterator[Tensor]:
+    a, b = (leaf(*shape).mul(9).to(weft.int64).realize() for _ in range(2))
+    for other in (b, 1, 2, 3):
+        yield a + other
+        yield a - other
+        yield a * other
+        yield a < other
+        yield a == other
+    yield a // 3
+    yield a % 3
+    yield a.clone()
 
 
 def _reductions() -> Iterator[Tensor]:
     """Sums and their like, over all axes, the last, the first and a middle one."""
-    x, row, y = _leaf(4, 6), _leaf(6), _leaf(3, 4, 6)
+    x, row, y = leaf(4, 6), leaf(6), leaf(3, 4, 6)
     for t, axes in ((row, (0,)), (x, (1, 0)), (y, (1,))):
         for axis in axes:
             for name in (
@@ -118,7 +127,21 @@ def _reductions() -> Iterator[Tensor]:
 
 def _places() -> Iterator[Tensor]:
     """Slices, joins, and reads and writes by indices."""
-    x, row, at = _leaf(4, 6), _leaf(12), weft.tensor([1, 0, 2]).realize()
+    x, row, at = leaf(4, 6), leaf(12), weft.tensor([1, 0, 2]).realize()
+    deep = leaf(3, 4, 6)
+    whole = leaf(12).mul(9).to(weft.int64).realize()
+    for t, shape in (
+        (x, (4, 6)), (row, (12,)), (whole, (12,)), (row[None], (1, 12)), (whole[None], (1, 12)),
+        (deep, (3, 4, 6)), (deep.transpose(0, 1), (4, 3, 6)),
+    ):  # fmt: skip
+        for axis, size in enumerate(shape):
+            for start, end in ((0, 2), (2, size), (1, 3), (size - 1, size)):
+                if 0 <= start < end <= size > 1:
+                    yield t.narrow(axis, start, end - start).clone()
+    for count in range(2, MOST_TOGETHER + 1):
+        yield weft.stack([row[k] for k in range(count)])
+        yield weft.cat([leaf(k + 2) for k in range(count)])
+        yield weft.cat([leaf(6)[None] for _ in range(count)])
     for t in (x, row, x.T):
         yield t[1:3].clone()
         yield t[1] + 1.0
@@ -136,7 +159,6 @@ def _places() -> Iterator[Tensor]:
     yield F.pad(row, (1, 2))
     yield F.pad(x, (1, 2))
     yield x.gather(1, at[:, None].expand(3, 2).realize())
-    yield weft.stack([row[k] for k in range(4)])
     for t in (x.clone(), row.clone()):
         t[1] = 2.0
         t[1:3] = 0.0
@@ -149,13 +171,13 @@ def _places() -> Iterator[Tensor]:
 
 def _training() -> Iterator[Tensor]:
     """Steps of small networks by hand: of a batch, and of single rows."""
-    for rows in (5, 1):
-        w, b = _leaf(6, 4).requires_grad_(), _leaf(4).requires_grad_()
-        v = _leaf(4, 3).requires_grad_()
-        x, y = _leaf(rows, 6), _leaf(rows, 3)
+    for rows, act in product((5, 1), (Tensor.tanh, Tensor.relu, Tensor.sigmoid)):
+        w, b = leaf(6, 4).requires_grad_(), leaf(4).requires_grad_()
+        v = leaf(4, 3).requires_grad_()
+        x, y = leaf(rows, 6), leaf(rows, 3)
         for momentum in (0.0, 0.9):
             state = [weft.zeros_like(p).realize() for p in (w, b, v)]
-            loss = (((x @ w + b).tanh() @ v - y) ** 2).mean()
+            loss = ((act(x @ w + b) @ v - y) ** 2).mean()
             grads = [g for g in weft.autograd.grad(loss, [w, b, v]) if g is not None]
             with weft.no_grad():
                 for p, g, m in zip((w, b, v), grads, state, strict=True):
@@ -168,79 +190,12 @@ def _training() -> Iterator[Tensor]:
             yield v
 
 
-def _steps() -> Iterator[Tensor]:
-    """A policy that is asked row by row, and learns from an episode; cells over a few steps; a next token."""
-    net, critic = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)), nn.Linear(6, 1)
-    optimizer = weft.optim.Adam([*net.parameters(), *critic.parameters()], lr=1e-3)
-    chosen: list[Tensor] = []
-    values: list[Tensor] = []
-    for _ in range(4):
-        state = _leaf(6)
-        share = net(state).softmax(-1)
-        yield share
-        chosen.append(share[0].log())
-        values.append(critic(state))
-    advantage = weft.stack([0.5 - v.squeeze() for v in values])
-    actor = weft.stack([-c * a.detach() for c, a in zip(chosen, advantage, strict=True)]).sum()
-    loss = actor + F.smooth_l1_loss(advantage, weft.zeros(4))
-    loss.backward()
-    optimizer.step()
-    yield loss
-    cell, head = nn.LSTMCell(6, 8), nn.Linear(8, 5)
-    for rows in (1, 3):
-        h = c = weft.zeros(rows, 8).realize()
-        for _ in range(2):
-            h, c = cell(_leaf(rows, 6), (h, c))
-        loss = F.cross_entropy(head(h), weft.zeros(rows, dtype=weft.int64).realize())
-        loss.backward()
-        yield loss
-        yield from (p.grad for p in cell.parameters() if p.grad is not None)
-    table = nn.Embedding(11, 6)
-    tokens = weft.tensor([[1, 2, 3]]).realize()
-    logits = F.layer_norm(table(tokens), (6,))[:, -1] @ table.weight.T
-    token = logits.argmax(-1, keepdim=True)
-    yield token
-    yield weft.cat([tokens, token], 1)
-
-
-def _sequences() -> Iterator[Tensor]:
-    """Recurrent layers over sequences, trained; running sums, and what is sorted. Of two lengths: plans for all
-    sizes have programs of their own."""
-    layers = (
-        nn.LSTM(6, 8, 2, batch_first=True),
-        nn.GRU(6, 8, batch_first=True),
-        nn.LSTM(6, 8, bidirectional=True),
-    )
-    heads = nn.Linear(8, 5), nn.Linear(8, 1), nn.Linear(16, 5)
-    for length in (6, 9):
-        for layer, head in zip(layers, heads, strict=True):
-            optimizer = weft.optim.Adam([*layer.parameters(), *head.parameters()], lr=1e-3)
-            found, _ = layer(_leaf(3, length, 6))
-            last = head(found[:, -1])
-            loss = F.cross_entropy(last, weft.zeros(last.shape[0], dtype=weft.int64).realize())
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            yield loss
-        x, y = _leaf(40 * length), _leaf(4, 10 * length)
-        for t in (x, y, y.T):
-            yield t.cumsum(-1)
-            yield t.cumprod(-1)
-            yield t.cummax(-1).values
-        for t in (x, y):
-            yield from t.sort()
-            yield from t.sort(descending=True)
-            yield t.argsort()
-            yield from t.topk(3)
-        yield x.median()
-
-
 def _images() -> Iterator[Tensor]:
     """Windows over images that networks are made of, and their gradients: of convolutions, alone and channel by
     channel, and of pools, with a stride of one and of two. One graph: those alike would share plans for all windows."""
-    images, results = _leaf(2, 4, 16, 16).requires_grad_(), list[Tensor]()
+    images, results = leaf(2, 4, 16, 16).requires_grad_(), list[Tensor]()
     for size, stride, groups in product((3, 5, 7), (1, 2), (1, 4)):
-        w = _leaf(4, 4 // groups, size, size).requires_grad_()
+        w = leaf(4, 4 // groups, size, size).requires_grad_()
         results.append(F.conv2d(images, w, stride=stride, padding=size // 2, groups=groups))
         results += _gradients(results[-1], images, w)
     for size, padding in ((2, 0), (3, 1)):
@@ -261,8 +216,6 @@ ROUTINES = (
     Routine("reductions", _reductions),
     Routine("places", _places),
     Routine("training by hand", _training),
-    Routine("steps that are read", _steps),
-    Routine("sequences", _sequences),
     Routine("images", _images),
 )
-"""The programs."""
+"""The programs of single ops and by hand."""

@@ -222,6 +222,12 @@ def plan_for(
     return found
 
 
+def forget() -> None:
+    """Forget what was learned here: the next graphs are the first of their families."""
+    for table in (_families, _met, _alike):
+        table.clear()
+
+
 def teach(sig: Signature, device: Device, replaces: Replaces) -> None:
     """Learn from a graph that is not going to run: the next one that is alike gets a plan for all sizes."""
     _met[device, replaces, _coarse(sig.key.rows)] = None

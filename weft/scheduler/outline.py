@@ -229,16 +229,19 @@ def roles(rows: Sequence[Any]) -> Iterator[Role]:
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """A padding of an axis: added to what these make together."""
+    """A padding of an axis: added to what these make together. `step`: of the first of these, an axis, each element
+    but the last takes so many."""
 
     inner: tuple[int, ...]
+    step: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """An axis as long as these together."""
+    """An axis as long as these together; `step` as of a padding."""
 
     parts: tuple[int, ...]
+    step: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,12 +268,12 @@ def followed(rows: Sequence[Any]) -> dict[int, Follows]:
         _, own = taken_apart(attrs)
         at += rank + len(own)
         match op, attrs:
-            case Op.PAD, Padding(interior=interior) if not any(interior):
-                for axis, k in zip(inputs[0], shape, strict=True):
-                    first, last = k + rank, k + 2 * rank
-                    found[first] = Padded((axis,))
-                    found[last] = Padded((axis, first))
-                    found[k] = Total((axis, first, last))
+            case Op.PAD, Padding(interior=interior):
+                for axis, k, between in zip(inputs[0], shape, interior, strict=True):
+                    first, last, step = k + rank, k + 2 * rank, between + 1
+                    found[first] = Padded((axis,), step)
+                    found[last] = Padded((axis, first), step)
+                    found[k] = Total((axis, first, last), step)
             case Op.CONCAT, Along(axis):
                 found[shape[axis]] = Total(tuple([x[axis] for x in inputs]))
             case Op.RESHAPE, _:

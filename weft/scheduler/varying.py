@@ -171,8 +171,23 @@ def _pattern(
     def size(k: int) -> Int | None:
         return columns[k][0] if same[k] else found.get(columns[k])
 
+    def follow() -> None:
+        """Find the sizes that follow from those found, by the rules of ops."""
+        known = [(c, v) for v, (c, _) in variables.items()]
+        before = -1
+        while before != len(found):
+            before = len(found)
+            for n, rule in ruled.items():
+                if columns[n] not in found:
+                    form = partial(_followed, rule, size, found, fixed)
+                    e = expressed(columns[n], known, (form,))
+                    if e is not None:
+                        found[columns[n]] = e
+
     for k in order:
         column = columns[k]
+        if column not in found and variables:
+            follow()
         if column in found:
             continue
         known = [(c, v) for v, (c, _) in variables.items()]
@@ -185,12 +200,6 @@ def _pattern(
             e = Var(f"size{len(variables)}", low, max((1 << (room * max(column) - 1).bit_length()), low + 1))
             variables[e] = column, k
         found[column] = e
-        known = [(c, v) for v, (c, _) in variables.items()]
-        for n, rule in ruled.items():
-            if columns[n] not in found:
-                e = expressed(columns[n], known, (partial(_followed, rule, size, fixed),))
-                if e is not None:
-                    found[columns[n]] = e
     bounds = {v: (v.lo, v.hi) for v in variables}
     for k in order:
         for v, (lo, hi) in _bounded(found[columns[k]], _least(roles[k], columns[k]), variables).items():
@@ -252,6 +261,7 @@ def expressed(column: Column, known: Sequence[tuple[Column, Var]], forms: Sequen
 def _followed(
     rule: Follows,
     size: Callable[[int], Int | None],
+    found: Mapping[Column, Int],
     fixed: Set[int],
     column: Column,
     known: Sequence[tuple[Column, Var]],
@@ -261,16 +271,17 @@ def _followed(
     def product(places: tuple[int, ...]) -> Int | None:
         return reduce(_times, map(size, places), 1)
 
-    def total(places: tuple[int, ...]) -> Int | None:
-        return reduce(_plus, map(size, places), 0)
+    def total(places: tuple[int, ...], step: int) -> Int | None:
+        axis = size(places[0])
+        return reduce(_plus, map(size, places[1:]), None if axis is None else axis * step - (step - 1))
 
     match rule:
-        case Padded(inner):
-            e = total(inner)
+        case Padded(inner, step):
+            e = total(inner, step)
             if e is not None:
-                yield from _filled(column, e, known, fixed)
-        case Total(parts):
-            e = total(parts)
+                yield from _filled(column, e, found, known, fixed)
+        case Total(parts, step):
+            e = total(parts, step)
             if e is not None:
                 yield from _index(e)
         case Share(whole, others):
@@ -288,12 +299,20 @@ def _plus(a: Int | None, b: Int | None) -> Int | None:
 
 
 def _filled(
-    column: Column, inner: Int, known: Sequence[tuple[Column, Var]], fixed: Set[int]
+    column: Column,
+    inner: Int,
+    found: Mapping[Column, Int],
+    known: Sequence[tuple[Column, Var]],
+    fixed: Set[int],
 ) -> Iterator[Index]:
-    """d - e, and b*ceil(e/b) - e: up to a size, or to a multiple; likely of a size that others are `fixed` to"""
+    """d - e, and b*ceil(e/b) - e: up to a size, also to one that was `found`, or to a multiple; likely of a size that
+    others are `fixed` to"""
     inside = [evaluate(inner, {v.name: c[k] for c, v in known}) for k in range(len(column))]
-    totals = [a + b for a, b in zip(inside, column, strict=True)]
+    totals = tuple([a + b for a, b in zip(inside, column, strict=True)])
     yield from _index(totals[0] - inner)
+    whole = found.get(totals)
+    if whole is not None:
+        yield from _index(whole - inner)
     common, most = gcd(*totals), max(column)
     anything = range(most + 1, MULTIPLES + 1) if len(column) > 2 else ()  # of two, it may be by chance
     steps = (*sorted(fixed), 1 << most.bit_length(), *anything)
