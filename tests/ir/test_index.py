@@ -40,6 +40,8 @@ DIVISORS = (
     (VARS[3], GRID["n"]),
     (VARS[3] * (VARS[0] + 1), GRID["n"] * (GRID["i"] + 1)),
     (VARS[3] + VARS[1], GRID["n"] + GRID["j"]),
+    (VARS[3] * 6, GRID["n"] * 6),
+    (VARS[3] * (VARS[0] + 1) * 4, GRID["n"] * (GRID["i"] + 1) * 4),
 )
 CONSTANTS = (1, 2, 3, 4, 5, 7, 8, 16, 32)
 
@@ -82,6 +84,15 @@ def test_operators_keep_the_value_and_bounds_hold(pair: tuple[Int, Any]) -> None
     lo, hi = bounds(e)
     assert lo <= np.min(expected) and np.max(expected) <= hi
     assert lo <= at_least(e) <= np.min(expected)
+
+
+def test_what_all_have_in_common_is_divided_out() -> None:
+    h, w = Var("h", 2, 500), Var("w", 2, 500)
+    assert (6 * h * w) // (3 * w) == 2 * h
+    assert (6 * h * w + 9 * w) // (3 * w) == 2 * h + 3
+    assert (4 * h * w) // (6 * w) == (2 * h) // 3
+    assert (12 * w) // (6 * w) == 2 and (5 * w) // (3 * w) == 1
+    assert evaluate((5 * h * w + 1) // (3 * w), {"h": 7, "w": 4}) == 141 // 12
 
 
 def test_a_multiple_above_is_known_to_be_no_less() -> None:

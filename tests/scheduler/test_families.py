@@ -440,6 +440,25 @@ def test_training_over_any_length_has_few_plans(
     assert len(built) - 12 <= 5, built
 
 
+def test_images_that_are_halved_and_doubled_have_few_plans(built: list[int]) -> None:
+    """Of any height and width: two are twice what others are, and elements are counted by all of them."""
+
+    def loss_of(x: Tensor, w: Tensor) -> Tensor:
+        whole = F.conv2d(x, w, padding=1).relu()
+        again = F.interpolate(F.max_pool2d(whole, 2), scale_factor=2, mode="nearest")
+        return F.conv2d(weft.cat([whole, again], 1)[:, 1:4], w, padding=1).square().mean()
+
+    for h, w in ((24, 20), (28, 32), (44, 40), (16, 36), (36, 28), (40, 24), (20, 44), (32, 16)):
+        x, weights = weft.tensor(array(1, 3, h, w)), weft.tensor(array(3, 3, 3, 3), requires_grad=True)
+        [grad] = weft.autograd.grad(loss_of(x, weights), [weights])
+        assert grad is not None
+        grad.realize()
+        same = weft.tensor(array(3, 3, 3, 3), requires_grad=True)
+        with_own = _by_a_plan_of_its_own(lambda: weft.autograd.grad(loss_of(x, same), [same]))
+        np.testing.assert_allclose(grad.numpy(), with_own, rtol=1e-3, atol=1e-5)
+    assert len(built) - 8 <= 4, built
+
+
 def _by_a_plan_of_its_own(make: Callable[[], Sequence[Tensor | None]]) -> np.ndarray[Any, Any]:
     """The first value, computed while nothing is known."""
     tables = (realization._plans, families._families, families._met, families._alike)
