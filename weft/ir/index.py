@@ -380,7 +380,9 @@ def floordiv(x: Int, d: Int) -> Int:
         return 1
     if low(x) >= 0 and high(x) < low(d):
         return 0
-    if isinstance(d, Sum) and len(d.terms) == 1 and not d.const:  # a number times something that x may be made of
+    if (
+        isinstance(d, Sum) and len(d.terms) == 1 and not d.const
+    ):  # a number times something that x may be made of
         of, times = d.terms[0]
         whole, rest = _multiples(x, of)
         if rest == 0 and times > 0:
