@@ -112,8 +112,7 @@ def nothing_learned() -> None:
     if "weft.scheduler.families" in sys.modules:
         from weft.scheduler import families
 
-        families._families.clear()
-        families._met.clear()
+        families.forget()
     if "weft.core.execute.pending" in sys.modules:
         from weft.core.execute import pending
 

@@ -20,8 +20,9 @@ from weft.prepare.changing import CHANGING
 from weft.prepare.networks import NETWORKS
 from weft.prepare.products import Products
 from weft.prepare.routines import ROUTINES
-from weft.scheduler import families, programs
+from weft.scheduler import programs
 from weft.scheduler.basic import tiers
+from weft.scheduler.realize import forget_sizes
 
 
 class Work(Protocol):
@@ -93,7 +94,7 @@ def prepare(samples: Sequence[Work]) -> Iterator[Progress]:
     if not settings.tiers():
         raise ArgumentError("prepare: basic plans are off; unset WEFT_TIERS")
     for n, sample in enumerate(samples, 1):
-        families.forget()  # samples alike but for sizes are to have basic plans of their own
+        forget_sizes()  # samples alike but for sizes are to have basic plans of their own
         with weft.device("cpu"), tiers.ahead():
             sample.run()
         yield Progress(n, len(samples), sample.name)

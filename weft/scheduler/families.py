@@ -223,7 +223,7 @@ def plan_for(
 
 
 def forget() -> None:
-    """Forget what was learned here: the next graphs are the first of their families."""
+    """Forget all families. By one thread at a time."""
     for table in (_families, _met, _alike):
         table.clear()
 

@@ -501,6 +501,12 @@ def basic_plan(sig: Signature, device: Device) -> Plan | None:
     return kept.plan if kept is not None and kept.final is not None else None
 
 
+def forget_sizes() -> None:
+    """Forget what was learned of sizes and numbers: the next graphs are the first of their families."""
+    with _lock:
+        families.forget()
+
+
 def _met(key: tuple[Any, ...]) -> Plan | None:
     """The plan of a graph met before, if it is still there."""
     kept = _plans.get(key)
