@@ -385,6 +385,25 @@ def test_kernels_are_not_made_where_too_many_programs_are_missing() -> None:
     assert found.kernels(cpu, 0) is not None
 
 
+def test_small_graphs_may_lack_half_of_what_building_takes(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = list[int | None]()
+    kernels = basic_plans.Draft.kernels
+
+    def noting(self: basic_plans.Draft, device: Any, most: int | None = None) -> Any:
+        allowed.append(most)
+        return kernels(self, device, most)
+
+    monkeypatch.setattr(basic_plans.Draft, "kernels", noting)
+    for rows, factor in ((tiers.SMALL_ROWS, 3.0), (2, 5.0)):  # another one, since the first is on disk
+        monkeypatch.setattr(tiers, "SMALL_ROWS", rows)
+        families.forget()
+        (model() * factor).numpy()
+    small, large = allowed
+    assert small is not None and large is not None and small in (2 * large, 2 * large + 1) and large > 2
+
+
 def test_what_takes_too_long_beside_is_built_here(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     first = computed()
     for _ in range(2 * tiers.RUNS_ASKED_AFTER):

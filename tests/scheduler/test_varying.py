@@ -111,6 +111,14 @@ def test_what_is_added_up_to_a_size_that_varies_follows_from_that() -> None:
     assert repr(p.sizes) == "(size0, 96*size0, 192, 96*size0 + 192, 96*size0 - 96, 96*size0 + 96, 96)"
 
 
+def test_what_follows_is_looked_for_until_nothing_more_does() -> None:
+    """A padding up to a size that is made of one that is made of another, each listed before what it follows from."""
+    samples = ((22, 2208, 2304, 96, 192, 2112, 96), (15, 1536, 1632, 96, 192, 1440, 96))
+    rules: dict[int, Follows] = {1: Padded((3,)), 2: Total((5, 4)), 5: Share((0, 6), ())}
+    p = first((L, P, D, D, D, D, D), *samples, follows=rules)
+    assert repr(p.sizes[1]) == "96*size0 + 96" and len(p.variables) == 1
+
+
 def test_what_is_added_behind_elements_apart_follows_from_their_places() -> None:
     """Every other of n rows: 2 m - 1 places, and one more where n is even."""
     samples = ((17, 9, 0, 0, 17), (24, 12, 0, 1, 24), (31, 16, 0, 0, 31), (20, 10, 0, 1, 20))
