@@ -113,8 +113,7 @@ def test_a_thread_keeps_data_of_its_own_and_no_modes() -> None:
 def test_a_soak_with_small_bounds_is_flat(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for (module, name), value in soak.SMALL.items():
         monkeypatch.setattr(module, name, value)
-    for table in (soak.families._families, soak.families._met):
-        table.clear()  # they shrink when something comes in
+    soak.families.forget()  # tables shrink when something comes in
     monkeypatch.setattr(soak.realize, "_memory", soak.repeats.Memory())  # nothing may be cut here
     gc.collect()
     samples = soak.Soak(tmp_path).run(6.0, 0.5, lambda row: None, clear=True)
