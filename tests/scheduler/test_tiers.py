@@ -357,6 +357,40 @@ def test_a_plan_for_all_sizes_that_fails_beside_is_built_here(asked: Asked) -> N
     assert not any(s.name.startswith("basic_") for s in plan_of(families_model(9)[0]).steps)
 
 
+def _looped(length: int) -> tuple[Tensor, list[np.ndarray]]:
+    """A recurrence over so many steps, and its states."""
+    xs = np.random.default_rng(length).standard_normal((length, 8)).astype(np.float32)
+    states, h = [], np.zeros(8, np.float32)
+    for x in xs:
+        h = np.tanh(h * 0.5 + x)
+        states.append(h)
+    found = weft.scan(lambda h, x: ((h * 0.5 + x).tanh(),) * 2, weft.zeros(8), weft.tensor(xs))[1]
+    return F.layer_norm(found, (8,)) * 1.5, states
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_loops_of_any_number_of_steps_have_their_final_plan(beside: bool, asked: Asked) -> None:
+    """One for each number of steps, of the same programs; built beside, and here where nobody did."""
+
+    def check(length: int) -> None:
+        y, states = _looped(length)
+        want = np.stack(states)
+        want = (want - want.mean(1, keepdims=True)) / np.sqrt(want.var(1, keepdims=True) + 1e-5) * 1.5
+        np.testing.assert_allclose(y.numpy(), want, rtol=1e-3, atol=1e-4)
+
+    for length in range(11, 25):
+        check(length)
+    assert any(s.name.startswith("basic_") for s in plan_of(_looped(30)[0]).steps)
+    if beside:
+        asked.work()
+    else:
+        for _, done in [x for x in asked.tasks if x[0].variables]:
+            done(False)
+    for length in (30, 13, 47, 31):
+        check(length)
+        assert not any(s.name.startswith("basic_") for s in plan_of(_looped(length)[0]).steps)
+
+
 def test_a_basic_plan_for_all_sizes_is_kept_for_the_next_process(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:

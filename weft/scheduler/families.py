@@ -116,7 +116,7 @@ class _General:
     )
     """Plans by the values of their variables, none where no loop depends on them; and what graphs share of each."""
 
-    def settle(self, plan: Plan) -> None:
+    def settle(self, plan: Plan | Unrolled) -> None:
         """Take this plan from now on."""
         self.plan, self.final = plan, None
         self.plans.clear()
@@ -249,7 +249,7 @@ def known(sig: Signature, device: Device) -> Plan | None:
 
 
 def settled(
-    sig: Signature, device: Device, replaces: Replaces, final: Final, make: Callable[[], Plan]
+    sig: Signature, device: Device, replaces: Replaces, final: Final, make: Callable[[], Plan | Unrolled]
 ) -> Plan | None:
     """The plan for a graph of a family whose basic one gives way to `final`, which `make` builds if it is not there."""
     own = outline_like_before(sig.key.rows)
@@ -526,7 +526,7 @@ def _general(
 
     lifted = tuple([(k, packer(dtypes[k])) for k in recipe.lifted])
     variables = tuple([recipe.pattern.variables[k] for k in recipe.variables])
-    return _General(made if made.varies else made.plan({}), final, graph, recipe, lifted, variables)
+    return _General(made.settled(), final, graph, recipe, lifted, variables)
 
 
 def _bound(general: _General, own: Outline, device: Device, replaces: Replaces) -> Plan | None:

@@ -421,6 +421,7 @@ def plan_for(
                 with not_collected():
                     if kept is not None and kept.final is not None and kept.plan.shared is None:
                         plan = kept.final.plan
+                        assert not isinstance(plan, Unrolled)  # of one size
                     elif kept is not None and kept.final is not None and gives_way:
                         make_final = partial(_built_here, device, kept.final)
                         plan = families.settled(sig, device, replaces, kept.final, make_final)
@@ -554,9 +555,9 @@ def _with_nothing_after(
     return _from_disk_or_built(device, sig, replaces), None
 
 
-def _built_here(device: Device, final: Final) -> Plan:
+def _built_here(device: Device, final: Final) -> Plan | Unrolled:
     """The final plan, where nobody built it beside."""
-    return build_and_keep(device, final.task.signature(), {}, final.task.name).plan({})
+    return build_and_keep(device, final.task.signature(), {}, final.task.name).settled()
 
 
 def _from_disk_or_built(device: Device, sig: Signature, replaces: Mapping[int, int]) -> Unrolled:

@@ -68,6 +68,10 @@ class Unrolled:
         """True where a loop's number of steps is known only when it runs."""
         return _varies(self.items)
 
+    def settled(self) -> Plan | Unrolled:
+        """The plan, where there is one for all sizes."""
+        return self if self.varies else self.plan({})
+
     def plan(self, sizes: Mapping[str, int]) -> Plan:
         """The plan. `sizes`: those of runtime variables that loops' numbers of steps depend on."""
         count = len(self.variables) + len(self.computed)

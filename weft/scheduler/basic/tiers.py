@@ -114,7 +114,8 @@ class Final:
     """An earlier process made the basic plan."""
     waited: float = 0.0
     """The time for which earlier processes waited for it, in vain."""
-    plan: Plan | None = None
+    plan: Plan | Unrolled | None = None
+    """With `Unrolled`, a plan for each number of steps of its loops."""
     failed: bool = False
     """It cannot be built beside, and has to be built here."""
     _asked: float | None = None
@@ -153,7 +154,7 @@ class Final:
         try:
             if succeeded and self.task.name is not None:
                 found = disk_cache.load(self.task.name, self.device, self.results, self.task.variables)
-                self.plan = None if found is None else found.plan({})
+                self.plan = None if found is None else found.settled()
         except Exception:
             log = logger(__name__)
             log.warning("a plan that was built beside cannot be used", exc_info=True)
