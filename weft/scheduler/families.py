@@ -148,13 +148,10 @@ class _Family:
     """Recipes of other processes: their plans are looked for when a graph fits."""
     runs_long: bool = False
     """A run takes so long that each size is worth a plan of its own."""
-    count: int = 0
-    """The number of plans that were taken in."""
 
     def add(self, plan: _General) -> None:
         """Take in one more plan."""
         insort(self.plans, plan, key=_room)
-        self.count += 1
 
 
 _Where: TypeAlias = tuple[Device, Replaces, int]
@@ -271,7 +268,7 @@ def known_plan(sig: Signature, device: Device, replaces: Replaces) -> tuple[Plan
     key = (device, replaces, _without(at, rows)) if at else None
     alike = None if key is None else _alike.get(key)
     if alike is not None:
-        found = alike.plan([rows[k][1].value for k in at], rows, device, replaces)
+        found = alike.plan(at, rows, device, replaces)
         if found is not None:
             return found
     own = outline_like_before(rows)
@@ -284,7 +281,7 @@ def known_plan(sig: Signature, device: Device, replaces: Replaces) -> tuple[Plan
         found = _bound(general, own, device, replaces)
         if found is not None:
             if key is not None:
-                _alike[key] = _Alike(general, family, family.count, own)
+                _alike[key] = _Alike(general, family, len(family.plans), own)
                 _bounded(_alike)
             return found, True
     return None
@@ -300,29 +297,32 @@ class _Alike:
     """The number of the family's plans, when this one was found."""
     own: Outline
     read: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    """The places of the graph's own numbers among the outline's, where those in calls are, too; and the values of the
-    plan's variables."""
+    """The places of the graph's own numbers among the outline's, and the values of the plan's variables."""
     latest: dict[tuple[Scalar, ...], None] = field(default_factory=dict["tuple[Scalar, ...]", None])
     """The numbers that came last."""
 
     def plan(
-        self, given: list[Scalar], rows: tuple[Any, ...], device: Device, replaces: Replaces
+        self, at: Sequence[int], rows: tuple[Any, ...], device: Device, replaces: Replaces
     ) -> tuple[Plan, bool] | None:
-        """As `known_plan`, by a graph's own numbers. None where the family has others by now, or is gone."""
+        """As `known_plan`, by the numbers `at` these rows. None where the family has others by now, or is gone."""
         own, general = self.own, self.general
-        if _families.get((device, replaces, own.key)) is not self.family or self.family.count != self.count:
+        if (
+            _families.get((device, replaces, own.key)) is not self.family
+            or len(self.family.plans) > self.count
+        ):
             return None
         if self.read is None:
             values = general.recipe.pattern.bind(own.sizes)
             assert values is not None  # it was taken by them
-            self.read = _places(rows), tuple([values[k] for k in general.recipe.variables])
+            self.read = _places(at, rows), tuple([values[k] for k in general.recipe.variables])
         places, bound = self.read
+        given = tuple([rows[k][1].value for k in at])
         numbers = list(own.numbers)
         for k, number in zip(places, given, strict=True):
             numbers[k] = number
         if not general.recipe.has(numbers):
             return None
-        return _fed(general, bound, numbers, device, replaces), self._came(tuple(given))
+        return _fed(general, bound, numbers, device, replaces), self._came(given)
 
     def _came(self, given: tuple[Scalar, ...]) -> bool:
         """True where these numbers came lately."""
@@ -342,16 +342,10 @@ def _without(at: Sequence[int], rows: Sequence[Any]) -> Key:
     return Key(tuple(own))
 
 
-def _places(rows: Sequence[Any]) -> tuple[int, ...]:
-    """The places of a graph's own numbers among its outline's."""
-    places, count = list[int](), 0
-    for row in rows[:-1]:
-        if row[0] is Op.CALL:
-            count += len(inside(row[1]).numbers)
-        elif row[0] is _CONST and not is_plain(row[1].value, row[2]):
-            places.append(count)
-            count += 1
-    return tuple(places)
+def _places(at: Sequence[int], rows: Sequence[Any]) -> tuple[int, ...]:
+    """The places of the numbers `at` these rows among the outline's, where those in calls are, too."""
+    inner = [len(inside(r[1]).numbers) if r[0] is Op.CALL else 0 for r in rows[:-1]]
+    return tuple([n + sum(inner[:k]) for n, k in enumerate(at)])
 
 
 def _found(
