@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import weft
 import weft.nn.functional as F
 from weft import Tensor
+from weft.nn.utils import rnn
 from weft.scheduler import families, realize
 from weft.scheduler.basic import beside, tiers
 from weft.testing.reference import evaluate
@@ -73,6 +74,10 @@ STEPS: dict[str, Step] = {
     "halves": lambda a, w, s, c: a.reshape(-1, 2, WIDTH // 2).permute(1, 0, 2).reshape(-1, WIDTH),
     "gradient": lambda a, w, s, c: _gradient(a, w, c),
     "half": lambda a, w, s, c: (a.half() * c).float(),
+    "cut at places": lambda a, w, s, c: weft.cat([a[:s], a[s // 2 :], a[s::2], a[::3]])[: a.shape[0]],
+    "filled to the longest": lambda a, w, s, c: rnn.pad_sequence([a[: s + 1], a[s:], a[:: s + 1]]).sum(1),
+    "gradient of parts": lambda a, w, s, c: _gradient_of_parts(a, w, s),
+    "resized": lambda a, w, s, c: F.interpolate(a[s:].T[None], size=a.shape[0], mode="linear")[0].T,
     "counted": lambda a, w, s, c: a * (a.long() + s).float(),
 }  # fmt: skip
 """Each makes a (rows, WIDTH) tensor of one, a (WIDTH, WIDTH) matrix, a start and a number."""
@@ -98,6 +103,16 @@ def _gradient(a: Tensor, w: Tensor, c: float) -> Tensor:
     ((a.detach() @ w).tanh() * c).mean().backward()
     assert w.grad is not None
     return a @ w.grad.detach()
+
+
+def _gradient_of_parts(a: Tensor, w: Tensor, s: int) -> Tensor:
+    """Of rows that are cut out, some apart, each put back among all of them."""
+    x = a.detach().requires_grad_()
+    y = x @ w
+    parts = [y[:s], y[s:].tanh(), y[s::2].square(), y[s // 2 : a.shape[0] - s // 2]]
+    weft.cat(parts).mean().backward()
+    assert x.grad is not None
+    return a * (1 + x.grad.detach())
 
 
 ENDS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -25,7 +25,9 @@ from weft.ir.index import (
     coefficient,
     evaluate,
     flatten,
+    high,
     in_range,
+    low,
     maximum,
     minimum,
     span,
@@ -104,6 +106,18 @@ def test_a_multiple_above_is_known_to_be_no_less() -> None:
     half = (n + 1) // 2
     assert at_least(32 * ((5 * half + 26) // 32) - 5 * half + 5) == 0, "what is inside is a term, too"
     assert at_least(32 * blocks - 16 * ((n + 15) // 16) + 1) == 1, "two halves of a block"
+
+
+def test_what_is_left_of_something_beyond_a_part_of_it_is_not_negative() -> None:
+    n, k, start = Var("n", 2, 64), Var("k", 2, 64), Var("start", 0, 64)
+    first = minimum(start, n)
+    part = minimum(k, n - first)
+    assert low(n - minimum(k, n)) == 0 and high(minimum(k, n) - n) == 0
+    assert low(maximum(k, n) - k) == 0 and high(k - maximum(k, n)) == 0
+    assert low(n - first - part) == 0, "of several"
+    assert at_least(n - 2 * minimum(k, n // 2)) == 0 and at_least(n - 2 * minimum(k, (n + 1) // 2)) == -1
+    parts = [minimum(Var(f"k{i}", 2, 64), n) for i in range(9)]
+    assert low(10 * n - sum(parts, start=start)) <= n.lo, "too many to be looked at one by one"
 
 
 @settings(deadline=None, max_examples=300)

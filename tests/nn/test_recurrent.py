@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,29 @@ def test_sequences() -> None:
     check(pairs)
     with pytest.raises(weft.ArgumentError, match="must come longest first"):
         nn.utils.rnn.pack_padded_sequence(weft.zeros(3, 2, 1), [1, 3])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
+@pytest.mark.parametrize("lengths", [(3, 0, 2), (2, 2), (0, 0), (4,)])
+def test_sequences_are_padded_on_both_sides(lengths: tuple[int, ...], dtype: str) -> None:
+    parts = [(data(n, 2, 3) * 9).astype(dtype) for n in lengths]
+    for side, batch_first, value in itertools.product(("left", "right"), (False, True), (0, 1)):
+        ours, theirs = (
+            m.nn.utils.rnn.pad_sequence([m.tensor(p) for p in parts], batch_first, value, side)
+            for m in (weft, torch)
+        )
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy(), strict=True)
+
+
+def test_gradients_of_padded_sequences_are_those_of_their_own_elements() -> None:
+    parts = [data(n, 2) for n in (3, 1, 2)]
+    grads: list[list[Any]] = []
+    for m in (weft, torch):
+        items = [m.tensor(p, requires_grad=True) for p in parts]
+        (m.nn.utils.rnn.pad_sequence(items, padding_value=3.0) ** 3).sum().backward()
+        grads.append([x.grad.numpy() for x in items])
+    for ours, theirs in zip(*grads, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
 def test_cells() -> None:

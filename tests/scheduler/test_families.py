@@ -14,6 +14,7 @@ import weft
 import weft.nn.functional as F
 from weft import Tensor
 from weft.backends import registry
+from weft.nn.utils import rnn
 from weft.scheduler import families, plan
 from weft.scheduler import realize as realization
 
@@ -402,6 +403,12 @@ def _looked_at(x: Tensor, w: Tensor) -> Tensor:
     return weft.stack(losses).sum()
 
 
+def _cut(x: Tensor) -> list[Tensor]:
+    """Each row up to a place of its own, of which nothing but this program knows how they hang together."""
+    n = x.shape[1]
+    return [x[k, : 3 + (n * n * (k + 3) + 5 * k) % (n - 3)] for k in range(4)]
+
+
 @cache
 def _reader() -> weft.nn.LSTM:
     layer = weft.nn.LSTM(8, 8, batch_first=True)
@@ -420,8 +427,13 @@ def _reader() -> weft.nn.LSTM:
         lambda x, w: F.conv1d((x @ w).mT, w[:, :, None].expand(8, 8, 3), padding=2, dilation=2).amax(-1).mean(),
         lambda x, w: weft.zeros(7, 8).index_add(0, weft.arange(x.shape[1]) % 7, (x @ w).sum(0)).amax(0).mean(),
         lambda x, w: (x @ w).flip(1).cumsum(1).unfold(1, 5, 2).mean(-1).square().mean(),
+        lambda x, w: weft.cat(_cut(x @ w)).square().mean(),
+        lambda x, w: (rnn.pad_sequence(_cut(x @ w), batch_first=True, padding_value=0.5) @ w).square().mean(),
+        lambda x, w: (x @ w)[0, x.shape[1] % 5 :: 2].square().mean() + (x @ w)[1, 1 + x.shape[1] % 7 : -2 : 3].mean(),
+        lambda x, w: (x @ w)[:, x.shape[1] // 2 :].square().mean() + (x @ w)[:, -5:].mean(),
     ],
-    ids=["state", "every other", "differences", "longer keys", "blocks", "spread", "sums by index", "windows"],
+    ids=["state", "every other", "differences", "longer keys", "blocks", "spread", "sums by index", "windows",
+         "rows cut", "rows cut and filled up", "some from anywhere on", "half and the last"],
 )  # fmt: skip
 def test_training_over_any_length_has_few_plans(
     loss_of: Callable[[Tensor, Tensor], Tensor], built: list[int]
@@ -457,6 +469,18 @@ def test_images_that_are_halved_and_doubled_have_few_plans(built: list[int]) -> 
         with_own = _by_a_plan_of_its_own(lambda: weft.autograd.grad(loss_of(x, same), [same]))
         np.testing.assert_allclose(grad.numpy(), with_own, rtol=1e-3, atol=1e-5)
     assert len(built) - 8 <= 4, built
+
+
+def test_boxes_of_any_size_from_anywhere_are_resized_by_few_plans(built: list[int]) -> None:
+    """A gather is kept within an axis whose length nothing else of the kernel has."""
+    boxes = [(3, 9, 11, 14), (7, 2, 17, 9), (1, 5, 8, 21), (9, 4, 13, 12), (2, 8, 19, 10), (5, 1, 10, 18)]
+    x = weft.tensor(array(1, 2, 30, 30))
+    parts = [x[:, :, i : i + h, j : j + w] for i, j, h, w in boxes]
+    resized = [F.interpolate(part, size=(7, 9), mode="bilinear").numpy() for part in parts]
+    assert len(built) <= 4, built
+    for part, found in zip(parts, resized, strict=True):
+        alone = F.interpolate(weft.tensor(part.numpy()), size=(7, 9), mode="bilinear").numpy()
+        np.testing.assert_allclose(found, alone, rtol=1e-5, atol=1e-6)
 
 
 def _by_a_plan_of_its_own(make: Callable[[], Sequence[Tensor | None]]) -> np.ndarray[Any, Any]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pytest
 
+from weft.ir.index import at_least
+from weft.scheduler.formulas import Column
 from weft.scheduler.outline import Follows, Padded, Role, Share, Total
-from weft.scheduler.varying import NO_RULES, Column, Pattern, patterns
+from weft.scheduler.varying import NO_RULES, VARIABLES, Pattern, patterns
 
 L, C, S, P, D = Role.LEAF, Role.CHOSEN, Role.START, Role.PADDING, Role.DERIVED
 
@@ -69,10 +72,59 @@ def test_the_smaller_size_is_tried_as_the_variable_where_the_larger_is_chosen() 
 
 
 def test_more_sizes_than_variables_have_no_pattern() -> None:
-    one = tuple([3 + 7 * k * k for k in range(12)])
-    other = tuple([5 + 11 * k * k * k for k in range(12)])
-    third = tuple([9 + 5**k for k in range(12)])
-    assert not list(patterns([L] * 12, (one, other, third), (4, 1)))
+    many = VARIABLES + 1
+    samples = np.random.default_rng(0).integers(10**4, 10**6, (4, many)).tolist()
+    assert list(patterns([L] * (many - 1), [tuple(s[1:]) for s in samples], (4, 1)))
+    assert not list(patterns([L] * many, [tuple(s) for s in samples], (4, 1)))
+
+
+def test_with_many_variables_a_few_graphs_tell_what_is_likely_and_no_more() -> None:
+    samples = [tuple(s) for s in np.random.default_rng(0).integers(10, 9000, (3, 20)).tolist()]
+    given = first([*[L] * 20, D, D], *[(*s, s[0] + s[7], 3 * s[11]) for s in samples])
+    assert len(given.variables) == 20
+    assert [repr(e) for e in given.sizes[20:]] == ["size0 + size7", "3*size11"]
+
+
+def test_what_a_few_are_made_of_is_found_with_some_more() -> None:
+    samples = [(17, 29, 35), (42, 11, 15), (23, 40, 49)]
+    assert repr(first((L, D, D), *[(a, b, (a + 1) // 2 + 3) for a, b, _ in samples]).sizes) == (
+        "(size0, size1, (size0 + 1)//2 + 3)"
+    )
+    far = [(a, b, (a + 1) // 2 + 40) for a, b, _ in samples]
+    assert repr(first((L, D, D), *far).sizes[2]) == "(size0 + 1)//2 + 40"
+    assert len(first((L, D, D), *far[:2]).variables) == 3, "by two graphs, that may be chance"
+
+
+ROWS: dict[int, Follows] = {
+    **{3 + 2 * k: Padded((1 + k,)) for k in range(2)},
+    **{4 + 2 * k: Total((1 + k, 3 + 2 * k)) for k in range(2)},
+}
+"""x: (n,), of which two parts were cut, whose gradients are filled up to it."""
+
+
+def test_what_several_are_filled_up_to_limits_them() -> None:
+    samples = [
+        (n, a, b, n - a, n, n - b, n) for n, a, b in ((30, 7, 21), (50, 33, 12), (41, 11, 40), (60, 52, 58))
+    ]
+    roles = (L, C, C, P, D, P, D)
+    limited = next(p for p in patterns(roles, samples, (4,), ROWS) if "min" in repr(p.sizes))
+    assert "(size0, min(size1, size0), min(size2, size0), -min(size1, size0) + size0, size0, " in repr(
+        limited.sizes
+    )
+    assert all(at_least(e) >= 0 for e in limited.sizes)
+    assert limited.bind((100, 30, 99, 70, 100, 1, 100)) == (100, 30, 99)
+    assert limited.bind((20, 30, 10, -10, 20, 10, 20)) is None
+
+
+def test_limits_have_limits() -> None:
+    """Of a length from a place on, with others between its elements: neither is negative, nor what is behind it."""
+    samples = [
+        (n, a, m, n - a - 3 * m + 2)
+        for n, a, m in ((30, 4, 9), (43, 1, 14), (52, 7, 15), (61, 3, 19), (35, 11, 8))
+    ]
+    follows: dict[int, Follows] = {3: Padded((2, 1), 3)}
+    found = list(patterns((D, S, C, P), samples, (4,), follows))
+    assert any(all(at_least(e) >= low for e, low in zip(p.sizes, (2, 0, 2, 0), strict=True)) for p in found)
 
 
 BLOCKS: dict[int, Follows] = {1: Padded((0,)), 2: Total((0, 1)), 3: Share((2,), (4,))}

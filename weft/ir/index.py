@@ -138,6 +138,8 @@ class Sum(Index):
         for atom, c in terms:
             lo += c * (atom.lo if c > 0 else atom.hi)
             hi += c * (atom.hi if c > 0 else atom.lo)
+        for of, a, b in _choices(self):
+            lo, hi = max(lo, of(low(a), low(b))), min(hi, of(high(a), high(b)))
         parts = [(a.text if c == 1 else f"-{a.text}" if c == -1 else f"{c}*{_paren(a)}") for a, c in terms]
         if const:
             parts.append(str(const))
@@ -259,6 +261,22 @@ class Max(Index):
 
     def rebuild(self, operands: Sequence[Int]) -> Int:
         return maximum(operands[0], operands[1])
+
+
+_COMPARED = 4
+"""Minima and maxima in a sum whose operands are compared with its other terms: with each more it takes three times
+as long."""
+
+
+def _choices(x: Sum) -> Iterator[tuple[Callable[[int, int], int], Int, Int]]:
+    """Ways to write a sum as the smaller or larger of two (`min` or `max`): n - min(k, n) is max(n - k, 0)."""
+    chosen = [(a, c) for a, c in x.terms if isinstance(a, Min | Max)]
+    if len(chosen) > _COMPARED:
+        return
+    for atom, c in chosen:
+        rest = [*((a, k) for a, k in x.terms if a is not atom), (x.const, 1)]
+        of = min if isinstance(atom, Min) == (c > 0) else max
+        yield of, _add([*rest, (atom.a, c)]), _add([*rest, (atom.b, c)])
 
 
 def _paren(x: Int) -> str:
@@ -553,8 +571,12 @@ def _undivided(x: Int) -> Int:
 
 
 def at_least(x: Int) -> int:
-    """A lower bound of `x` that knows how much a quotient is rounded down: 32*((n + 31)//32) - n is at least 0."""
+    """A lower bound of `x` that knows how much a quotient is rounded down: 32*((n + 31)//32) - n is at least 0. So is
+    n - 2*min(k, n//2)."""
     bound, scale = low(x), 1
+    if isinstance(x, Sum):
+        for of, a, b in _choices(x):
+            bound = max(bound, of(at_least(a), at_least(b)))
     while True:
         terms, const = _terms(x)
         quotients = [(a, a.den) for a, _ in terms if isinstance(a, FloorDiv) and isinstance(a.den, int)]

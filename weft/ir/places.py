@@ -34,7 +34,7 @@ class Place(NamedTuple):
     @property
     def is_within(self) -> bool:
         """True where it is within the axis for all values of the variables."""
-        if low(self.first) < 0 or at_least(self.length) < 0:
+        if at_least(self.first) < 0 or at_least(self.length) < 0:
             return False
         return high(self.length) == 0 or at_least(self._left()) >= 0
 

@@ -180,7 +180,7 @@ def _check_box(op: Op, whole: Shape, box: Box, part: Shape | None) -> None:
         if isinstance(end, int) and isinstance(n, int) and isinstance(first, int) and isinstance(size, int):
             if step < 1 or first < 0 or (size > 0 and end >= n):
                 raise _bad(op, f"{box} of size {part} leaves shape {whole}")
-        elif step < 1 or low(first) < 0 or (high(size) > 0 and high(end - n) >= 0 and low(end - n) >= 0):
+        elif step < 1 or at_least(first) < 0 or (high(size) > 0 and high(end - n) >= 0 and low(end - n) >= 0):
             raise _bad(op, f"{box} of size {part} leaves shape {whole}")
 
 

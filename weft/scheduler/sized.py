@@ -20,8 +20,8 @@ from weft.ir.index import Index, Int, Var, evaluate
 from weft.ir.ops import Op
 from weft.ir.template import GraphTemplate, Row
 from weft.lazy_dataclass import dataclass
+from weft.scheduler.formulas import POLYNOMIALS, Column, expressed
 from weft.scheduler.outline import Outline, OutlineKey, inside, is_plain, put_together, taken_apart, tell
-from weft.scheduler.varying import POLYNOMIALS, Column, expressed
 
 
 @dataclass(frozen=True, slots=True)

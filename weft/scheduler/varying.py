@@ -9,28 +9,33 @@ each graph (`Pattern.bind`). A graph that does not fit is one more to learn from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, reduce
-from math import gcd
 from operator import itemgetter
 from types import MappingProxyType
 from typing import TypeAlias
 
-from weft.ir.index import Index, Int, Sum, Var, at_least, ceildiv, evaluate, floordiv, substitute
+from weft.ir.index import (
+    Index,
+    Int,
+    Sum,
+    Var,
+    at_least,
+    coefficient,
+    evaluate,
+    floordiv,
+    minimum,
+    substitute,
+)
 from weft.ir.index import variables as index_variables
 from weft.lazy_dataclass import dataclass
+from weft.scheduler.formulas import LIKELY, PLACES, POLYNOMIALS, Column, by_rule, divided, expressed, shifted
 from weft.scheduler.outline import Follows, Padded, Role, Share, Total
 
-Column: TypeAlias = tuple[int, ...]
-"""The sizes at one place, in each of the graphs."""
+MANY = 6
+"""With so many variables or more, what four graphs have in common is no chance."""
 
-DIVISORS = (2, 3, 4, 5, 6, 7, 8, 16, 32)
-"""Steps by which windows and pools go."""
-
-MULTIPLES = 1024
-"""Largest size, but for powers of two, to a multiple of which a padding is found to go."""
-
-VARIABLES = 8
+VARIABLES = 100
 """Most variables of a pattern: with more, hardly anything is known of what the kernels do."""
 
 NO_RULES: Mapping[int, Follows] = MappingProxyType({})
@@ -101,8 +106,9 @@ def patterns(
     how sizes follow from others.
 
     What the data says comes first: other sizes mostly follow from it. Then what the program says, or what is smaller;
-    then what is smaller anywhere: an axis of the data is then what is left of it, and where that begins. At last, what
-    the program says waits for what makes as much of other sizes: what is added to them may be free.
+    then what is smaller anywhere: an axis of the data is then what is left of it, and where that begins. Then, what
+    the program says waits for what makes as much of other sizes: what is added to them may be free. At last, the same
+    patterns with variables that others limit: several may be cut from one axis, or filled up to the longest.
     """
     columns = list(zip(*samples, strict=True))
     same = [c.count(c[0]) == len(c) for c in columns]
@@ -118,20 +124,23 @@ def patterns(
             varying, key=lambda k: made.get(columns[k], turns[k]) if roles[k] is Role.CHOSEN else turns[k]
         ),
     )
-    tried: list[list[Column]] = []
+    different: dict[tuple[Column, ...], list[int]] = {}
     for by in orders:
-        if (distinct := _distinct(columns, by)) in tried:
-            continue
-        tried.append(distinct)
-        for room in rooms:
-            found = _pattern(columns, same, by, roles, room, follows)
-            if found is not None:
-                yield found
-
-
-def _distinct(columns: Sequence[Column], order: Sequence[int]) -> list[Column]:
-    """The distinct columns in this order."""
-    return list(dict.fromkeys(columns[k] for k in order))
+        different.setdefault(tuple(dict.fromkeys(columns[k] for k in by)), by)
+    related: dict[tuple[Column, ...], _Related | None] = {}
+    for limited in (False, True):
+        for distinct, by in different.items():
+            if distinct not in related:
+                related[distinct] = _related(columns, same, by, roles, rooms[0], follows)
+            found = related[distinct]
+            if found is None:
+                continue
+            rests = _rests(found, columns, by, roles)
+            sizes = [c[0] if s else found.sizes[c] for c, s in zip(columns, same, strict=True)]
+            for room in rooms:
+                pattern = _pattern(found, sizes, rests, room, limited)
+                if pattern is not None:
+                    yield pattern
 
 
 def _turn(place: int, role: Role, follows: Mapping[int, Follows]) -> tuple[Role, int, int]:
@@ -153,15 +162,23 @@ def _is_made(place: int, follows: Mapping[int, Follows], columns: Sequence[Colum
             return False
 
 
-def _pattern(
+@dataclass(frozen=True, slots=True)
+class _Related:
+    """Sizes as expressions of variables, and the column that each variable has and the place that it is read at."""
+
+    sizes: Mapping[Column, Int]
+    variables: Mapping[Var, tuple[Column, int]]
+
+
+def _related(
     columns: Sequence[Column],
     same: Sequence[bool],
     order: Sequence[int],
     roles: Sequence[Role],
     room: int,
     follows: Mapping[int, Follows],
-) -> Pattern | None:
-    """The pattern in which the columns, in this order, are expressions of those before, or variables."""
+) -> _Related | None:
+    """The columns, in this order, as expressions of those before, or variables; None with too many of these."""
     found: dict[Column, Int] = {}
     variables: dict[Var, tuple[Column, int]] = {}
     free = {columns[k] for k in order if roles[k] not in (Role.START, Role.PADDING)}
@@ -179,7 +196,7 @@ def _pattern(
             before = len(found)
             for n, rule in ruled.items():
                 if columns[n] not in found:
-                    form = partial(_followed, rule, size, found, fixed)
+                    form = partial(by_rule, rule, size, found, fixed)
                     e = expressed(columns[n], known, (form,))
                     if e is not None:
                         found[columns[n]] = e
@@ -191,22 +208,101 @@ def _pattern(
         if column in found:
             continue
         known = [(c, v) for v, (c, _) in variables.items()]
-        forms = (*POLYNOMIALS, partial(_shifted, found), _divided) if column in free else _PLACES
+        if 2 * len(column) <= min(len(known), MANY):
+            forms = LIKELY
+        else:
+            forms = (*POLYNOMIALS, partial(shifted, found), divided) if column in free else PLACES
         e = expressed(column, known, forms)
         if e is None:
             if len(variables) == VARIABLES:
                 return None
             low = _least(roles[k], column)
-            e = Var(f"size{len(variables)}", low, max((1 << (room * max(column) - 1).bit_length()), low + 1))
+            e = Var(f"size{len(variables)}", low, _most(column, low, room))
             variables[e] = column, k
         found[column] = e
-    bounds = {v: (v.lo, v.hi) for v in variables}
-    for k in order:
-        for v, (lo, hi) in _bounded(found[columns[k]], _least(roles[k], columns[k]), variables).items():
-            bounds[v] = max(bounds[v][0], lo), min(bounds[v][1], hi)
-    own = {v: Var(v.name, *bounds[v]) for v in variables}
-    sizes = [c[0] if s else substitute(found[c], own) for c, s in zip(columns, same, strict=True)]
-    return Pattern.of(tuple(own.values()), tuple(sizes), tuple([k for _, k in variables.values()]))
+    return _Related(found, variables)
+
+
+def _most(column: Column, low: int, room: int) -> int:
+    return max(1 << (room * max(column) - 1).bit_length(), low + 1)
+
+
+def _rests(
+    found: _Related, columns: Sequence[Column], order: Sequence[int], roles: Sequence[Role]
+) -> list[Int]:
+    """The sizes less the least that each may be."""
+    return list(dict.fromkeys(found.sizes[columns[k]] - _least(roles[k], columns[k]) for k in order))
+
+
+def _pattern(
+    found: _Related, sizes: Sequence[Int], rests: Sequence[Int], room: int, limited: bool
+) -> Pattern | None:
+    """The pattern of these sizes. `limited`: of variables with limits, where a size may be negative without; None where
+    none is."""
+    variables = found.variables
+    bounds = {v: (v.lo, _most(column, v.lo, room)) for v, (column, _) in variables.items()}
+    for rest in rests:
+        _narrow(bounds, rest, variables)
+    limits = _limits(rests, variables, bounds) if limited else {}
+    given = None if limits is None else _within(limits, bounds)
+    if given is None:
+        return None
+    own = tuple([Var(v.name, *bounds[v]) for v in variables])
+    exact = tuple([substitute(e, given) for e in sizes])
+    return Pattern.of(own, exact, tuple([k for _, k in variables.values()]))
+
+
+Bounds: TypeAlias = dict[Var, tuple[int, int]]
+
+Limits: TypeAlias = dict[Var, list[Int]]
+"""What variables may not exceed."""
+
+
+def _limits(
+    rests: Sequence[Int], variables: Mapping[Var, tuple[Column, int]], bounds: Bounds
+) -> Limits | None:
+    """The limits with which none of the rests, of sizes less the least they may be, is negative; None where they are
+    not without, or nothing helps.
+
+    Of n - a - b, the variable met last is limited: b is min(b, n - a), and a, for that, min(a, n). Nothing changes in a
+    graph of the pattern, which has no such sizes; another is none of the pattern.
+    """
+    limits: Limits = {}
+    asked = list(rests)
+    while True:
+        given = _within(limits, bounds)
+        if given is None:
+            return None
+        negative = next((e for e in reversed(asked) if at_least(substitute(e, given)) < 0), None)
+        if negative is None:
+            return limits or None
+        for v in reversed(list(variables)):
+            times = -(coefficient(negative, v) or 0)
+            if times > 0 and (most := floordiv(negative + v * times, times)) not in limits.get(v, ()):
+                limits.setdefault(v, []).append(most)
+                asked.append(negative + (v - bounds[v][0]) * times)
+                _narrow(bounds, asked[-1], variables)
+                break
+        else:
+            return None
+
+
+def _within(limits: Limits, bounds: Bounds) -> dict[Var, Int] | None:
+    """The smallest of each variable, between its bounds, and its limits, which have theirs; None where these go in a
+    circle."""
+    given: dict[Var, Int] = {}
+    while len(given) < len(bounds):
+        ready = [
+            v
+            for v in bounds
+            if v not in given and all(index_variables(e) <= given.keys() for e in limits.get(v, ()))
+        ]
+        if not ready:
+            return None
+        for v in ready:
+            own = Var(v.name, *bounds[v])
+            given[v] = reduce(minimum, [substitute(e, given) for e in limits.get(v, ())], own)
+    return given
 
 
 def _least(role: Role, column: Column) -> int:
@@ -214,25 +310,26 @@ def _least(role: Role, column: Column) -> int:
     return min(0 if role in (Role.START, Role.PADDING) else 2, *column)
 
 
-def _bounded(e: Int, least: int, variables: Mapping[Var, tuple[Column, int]]) -> dict[Var, tuple[int, int]]:
-    """The bounds of the one variable of `e` within which it is not below `least`; none where its own will do."""
-    if isinstance(e, int) or at_least(e) >= least:
-        return {}
-    v, *others = index_variables(e)
+def _narrow(bounds: Bounds, rest: Int, variables: Mapping[Var, tuple[Column, int]]) -> None:
+    """Narrow the bounds of the one variable of `rest` to those within which it is not negative."""
+    if isinstance(rest, int) or at_least(rest) >= 0:
+        return
+    v, *others = index_variables(rest)
     if others:
-        return {}
+        return
     seen = variables[v][0]
 
     def last(good: int, end: int) -> int:
         """The last value on the way from a good one to the end of the bounds for which it is not."""
-        if evaluate(e, {v.name: end}) >= least:
+        if evaluate(rest, {v.name: end}) >= 0:
             return end
         while abs(end - good) > 1:
             middle = (good + end) // 2
-            good, end = (middle, end) if evaluate(e, {v.name: middle}) >= least else (good, middle)
+            good, end = (middle, end) if evaluate(rest, {v.name: middle}) >= 0 else (good, middle)
         return good
 
-    return {v: (last(min(seen), v.lo), last(max(seen), v.hi))}
+    lo, hi = bounds[v]
+    bounds[v] = max(lo, last(min(seen), v.lo)), min(hi, last(max(seen), v.hi))
 
 
 def _several(places: Sequence[int]) -> Callable[[Column], tuple[int, ...]]:
@@ -244,147 +341,3 @@ def _several(places: Sequence[int]) -> Callable[[Column], tuple[int, ...]]:
 
 def _nothing(_: Column) -> tuple[int, ...]:
     return ()
-
-
-Form: TypeAlias = Callable[[Column, Sequence[tuple[Column, Var]]], Iterator[Index]]
-
-
-def expressed(column: Column, known: Sequence[tuple[Column, Var]], forms: Sequence[Form]) -> Int | None:
-    """The column as the simplest expression of known ones that gives it, if there is one."""
-    for form in forms:
-        for e in form(column, known):
-            if all(evaluate(e, {v.name: c[k] for c, v in known}) == x for k, x in enumerate(column)):
-                return e
-    return None
-
-
-def _followed(
-    rule: Follows,
-    size: Callable[[int], Int | None],
-    found: Mapping[Column, Int],
-    fixed: Set[int],
-    column: Column,
-    known: Sequence[tuple[Column, Var]],
-) -> Iterator[Index]:
-    """The expression by the rule of an op, of the sizes that others were found to have; none where one is not known."""
-
-    def product(places: tuple[int, ...]) -> Int | None:
-        return reduce(_times, map(size, places), 1)
-
-    def total(places: tuple[int, ...], step: int) -> Int | None:
-        axis = size(places[0])
-        return reduce(_plus, map(size, places[1:]), None if axis is None else axis * step - (step - 1))
-
-    match rule:
-        case Padded(inner, step):
-            e = total(inner, step)
-            if e is not None:
-                yield from _filled(column, e, found, known, fixed)
-        case Total(parts, step):
-            e = total(parts, step)
-            if e is not None:
-                yield from _index(e)
-        case Share(whole, others):
-            e, rest = product(whole), product(others)
-            if e is not None and rest is not None and at_least(rest) > 0:
-                yield from _index(floordiv(e, rest))
-
-
-def _times(a: Int | None, b: Int | None) -> Int | None:
-    return None if a is None or b is None else a * b
-
-
-def _plus(a: Int | None, b: Int | None) -> Int | None:
-    return None if a is None or b is None else a + b
-
-
-def _filled(
-    column: Column,
-    inner: Int,
-    found: Mapping[Column, Int],
-    known: Sequence[tuple[Column, Var]],
-    fixed: Set[int],
-) -> Iterator[Index]:
-    """d - e, and b*ceil(e/b) - e: up to a size, also to one that was `found`, or to a multiple; likely of a size that
-    others are `fixed` to"""
-    inside = [evaluate(inner, {v.name: c[k] for c, v in known}) for k in range(len(column))]
-    totals = tuple([a + b for a, b in zip(inside, column, strict=True)])
-    yield from _index(totals[0] - inner)
-    whole = found.get(totals)
-    if whole is not None:
-        yield from _index(whole - inner)
-    common, most = gcd(*totals), max(column)
-    anything = range(most + 1, MULTIPLES + 1) if len(column) > 2 else ()  # of two, it may be by chance
-    steps = (*sorted(fixed), 1 << most.bit_length(), *anything)
-    for b in [b for b in steps if b > most and common % b == 0][:1]:
-        yield from _index(ceildiv(inner, b) * b - inner)
-
-
-def _multiple(column: Column, known: Sequence[tuple[Column, Var]]) -> Iterator[Index]:
-    """c * v"""
-    for c, v in known:
-        if c[0] and column[0] % c[0] == 0 and column[0]:
-            yield from _index(v * (column[0] // c[0]))
-
-
-def _sum(column: Column, known: Sequence[tuple[Column, Var]]) -> Iterator[Index]:
-    """v + d, and the sums and differences of two"""
-    for c, v in known:
-        yield from _index(v + (column[0] - c[0]))
-    for n, (c, v) in enumerate(known):
-        for d, w in known[:n]:
-            yield from _index(v + w + (column[0] - c[0] - d[0]))
-            yield from _index(v - w + (column[0] - c[0] + d[0]))
-            yield from _index(w - v + (column[0] - d[0] + c[0]))
-
-
-def _line(column: Column, known: Sequence[tuple[Column, Var]]) -> Iterator[Index]:
-    """a * v + d"""
-    for c, v in known:
-        k = next((k for k, x in enumerate(c) if x != c[0]), None)
-        if k is not None and (column[k] - column[0]) % (c[k] - c[0]) == 0:
-            a = (column[k] - column[0]) // (c[k] - c[0])
-            yield from _index(v * a + (column[0] - a * c[0]))
-
-
-def _shifted(
-    found: Mapping[Column, Int], column: Column, known: Sequence[tuple[Column, Var]]
-) -> Iterator[Index]:
-    """e + d, for an e that another size was found to be; the least d first"""
-    near = sorted(found.items(), key=lambda item: abs(column[0] - item[0][0]))
-    for c, e in near:
-        if all(x - y == column[0] - c[0] for x, y in zip(column, c, strict=True)):
-            yield from _index(e + (column[0] - c[0]))
-
-
-def _divided(column: Column, known: Sequence[tuple[Column, Var]]) -> Iterator[Index]:
-    """(v + d) // a * b + e: a window's steps. First without e, rounded down or up"""
-    for c, v in known:
-        for a in DIVISORS:
-            for d in (0, a - 1):
-                for b in (1, 2, a):
-                    if column[0] == (c[0] + d) // a * b:
-                        yield from _index((v + d) // a * b)
-    for c, v in known:
-        for a in DIVISORS:
-            for d in range(1 - a, a):
-                for b in (1, 2, a):
-                    yield from _index((v + d) // a * b + (column[0] - (c[0] + d) // a * b))
-
-
-def _product(column: Column, known: Sequence[tuple[Column, Var]]) -> Iterator[Index]:
-    """c * v * w"""
-    for n, (c, v) in enumerate(known):
-        for d, w in known[: n + 1]:
-            if c[0] * d[0] and column[0] % (c[0] * d[0]) == 0 and column[0]:
-                yield from _index(v * w * (column[0] // (c[0] * d[0])))
-
-
-def _index(e: Int) -> Iterator[Index]:
-    if not isinstance(e, int):
-        yield e
-
-
-POLYNOMIALS: tuple[Form, ...] = (_multiple, _sum, _product, _line)
-_PLACES: tuple[Form, ...] = (_sum,)
-"""Forms of where something begins: that seldom follows from sizes, but many a formula fits two of them."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.core.layout.creation import tensor
-from weft.core.layout.movement import constant_pad, stack
+from weft.core.layout.movement import cat, constant_pad, stack
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 
@@ -122,14 +122,20 @@ def pad_sequence(
     items = list(sequences)
     if not items or any(x.ndim < 1 or x.shape[1:] != items[0].shape[1:] for x in items):
         raise ShapeError("pad_sequence: needs tensors (T_i, ...) that agree in all sizes but the first")
-    lengths = [n for x in items if isinstance(n := x.shape[0], int)]
-    most = max(lengths)
-    padded: list[Tensor] = []
-    for x, n in zip(items, lengths, strict=True):
-        rest = [0] * (2 * (x.ndim - 1))
-        sides = [0, most - n] if padding_side == "right" else [most - n, 0]
-        padded.append(constant_pad(x, [*rest, *sides], padding_value))
-    return stack(padded, 0 if batch_first else 1)
+    lengths = np.asarray([n for x in items if isinstance(n := x.shape[0], int)]).reshape(-1, 1)
+    most = int(lengths.max())
+    within = np.arange(most) - (0 if padding_side == "right" else most - lengths)
+    here = np.greater_equal(within, 0) & np.less(within, lengths)
+    if here.all():
+        return stack(items, 0 if batch_first else 1)
+    # rows by number: of paddings, the longest would have none, and each that is the longest a graph of its own
+    place = np.where(here, within + lengths.cumsum(0).reshape(-1, 1) - lengths, 0)
+    if not batch_first:
+        place, here = place.T, here.T
+    inner = items[0].shape[1:]
+    rows = cat(items).index_select(0, tensor(place.reshape(-1), device=items[0].device))
+    added = tensor(~here.reshape((*here.shape, *(1 for _ in inner))), device=items[0].device)
+    return rows.reshape((*place.shape, *inner)).masked_fill(added, padding_value)
 
 
 def unpad_sequence(padded_sequences: Tensor, lengths: Tensor, batch_first: bool = False) -> list[Tensor]:

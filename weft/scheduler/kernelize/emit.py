@@ -260,7 +260,7 @@ def tree_of(node: Node) -> Tree:
 
 def _runtime_variables(group: Group, masks: Masks) -> tuple[Var, ...]:
     """The runtime variables that sizes, offsets, guards and masks depend on, by name."""
-    used: list[Int] = list(group.extents.values())
+    used: list[Int] = [*group.extents.values(), *(s for _, s in group.markers.values() if s is not None)]
     own: set[Int] = set(group.extents)
     guards: list[Guard] = []
     for s in (*group.loads, *group.index_dependent):
