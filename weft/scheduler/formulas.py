@@ -187,7 +187,7 @@ def _product(column: Column, known: Sequence[tuple[Column, Var]]) -> Iterator[In
 
 
 def _equal(column: Column, values: Sequence[int]) -> bool:
-    """Whether these are the column's values: to look is for less than to make an expression."""
+    """True where these are the column's values: to compare takes less than to make an expression."""
     return column == tuple(values)
 
 

@@ -255,7 +255,7 @@ def _pattern(
 Bounds: TypeAlias = dict[Var, tuple[int, int]]
 
 Limits: TypeAlias = dict[Var, list[Int]]
-"""What variables may not exceed."""
+"""Sizes that variables do not exceed."""
 
 
 def _limits(
