@@ -52,6 +52,27 @@ def test_the_table_is_swept_when_it_has_doubled(monkeypatch: pytest.MonkeyPatch)
     graph.watch_after(graph.GROWTH)
 
 
+def test_devices_that_are_gone_take_dead_nodes_with_them_and_watchers_are_called_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(graph, "_nodes", {})
+    monkeypatch.setattr(graph, "_watchers", [lambda: calls.append(0)])
+    held = graph.apply(Op.EXP, (graph.buffer((4,), dtypes.float32, "cpu:0", None),))
+    graph.watch_after(1000)
+    for _ in range(600):
+        graph.apply(Op.EXP, (held,))
+    graph.forget(lambda name: name == "cpu:9")
+    assert [entry() for entry in graph._nodes.values()] == [held] and not calls
+    for _ in range(410):
+        graph.apply(Op.EXP, (held,))
+    assert len(calls) == 1
+    graph.forget(lambda name: name == "cpu:0")
+    assert not graph._nodes
+    monkeypatch.undo()
+    graph.watch_after(graph.GROWTH)
+
+
 def test_nodes_in_place_of_dead_ones_bring_no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph, "_nodes", {})
     monkeypatch.setattr(graph, "_sweep_at", 4096)

@@ -228,21 +228,21 @@ def watch_forgetting(watcher: Callable[[], object]) -> None:
 def forget(is_gone: Callable[[str], bool]) -> None:
     """Have no new node be one on a device that is gone: equal nodes are one, and its value is in that device's memory.
     The nodes that somebody holds stay what they are."""
-    with entering:
-        for key, entry in list(_nodes.items()):
-            node = entry()
-            if node is not None and node.device is not None and is_gone(node.device):
-                _nodes.pop(key, None)
+    left = _due_at + _slack - len(_nodes)
+    _sweep(is_gone)
+    watch_after(left)
     for watcher in _forgetting:
         watcher()
 
 
-def _sweep() -> None:
-    """Drop the entries of dead nodes; called when the table has doubled, so a node pays for it once or twice."""
+def _sweep(is_gone: Callable[[str], bool] | None = None) -> None:
+    """Drop the entries of dead nodes, and of those on devices that are gone; called when the table has doubled, so a
+    node pays for it once or twice."""
     global _sweep_at
     with entering:  # so that others add entries, at the end, and take none away
         for key, entry in zip(list(_nodes), list(_nodes.values()), strict=False):
-            if entry() is None:
+            node = entry()
+            if node is None or (is_gone is not None and node.device is not None and is_gone(node.device)):
                 _nodes.pop(key, None)
     _sweep_at = max(4096, 2 * len(_nodes))
 

@@ -347,18 +347,18 @@ def test_values_as_large_as_sums_of_blocks_are_not_computed_before_them() -> Non
 
 
 def test_causal_attention_skips_blocks_above_the_diagonal() -> None:
-    case = attention(1, 300, 4, True)
+    case = attention(1, 150, 4, True)
     k = schedule(case.algorithm, DESCRIPTIONS["avx2"])
     blocks = next(s for s in k.nests["m"].loops if s.reduce)
     assert not isinstance(blocks.extent, int), "the number of blocks of columns depends on the rows"
-    everywhere = schedule(attention(1, 300, 4, False).algorithm, DESCRIPTIONS["avx2"])
+    everywhere = schedule(attention(1, 150, 4, False).algorithm, DESCRIPTIONS["avx2"])
     assert isinstance(next(s for s in everywhere.nests["m"].loops if s.reduce).extent, int)
     inputs = case.inputs(2)
     inputs["key"][0, 3] = np.nan  # seen by rows 3 and after
     program = lower(k)
-    buffers = {n: a.reshape(-1).copy() for n, a in inputs.items()} | {"r": np.zeros(1200, np.float32)}
+    buffers = {n: a.reshape(-1).copy() for n, a in inputs.items()} | {"r": np.zeros(600, np.float32)}
     interpret(program, buffers, {})
-    got, plain = buffers["r"].reshape(300, 4), case.reference(inputs)["r"][0]
+    got, plain = buffers["r"].reshape(150, 4), case.reference(inputs)["r"][0]
     assert np.isnan(got[3:]).all()
     np.testing.assert_allclose(got[:3], plain[:3], rtol=5e-5, atol=5e-5)
 
