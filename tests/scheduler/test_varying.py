@@ -79,10 +79,11 @@ def test_more_sizes_than_variables_have_no_pattern() -> None:
 
 
 def test_with_many_variables_a_few_graphs_tell_what_is_likely_and_no_more() -> None:
-    samples = [tuple(s) for s in np.random.default_rng(0).integers(10, 9000, (3, 20)).tolist()]
-    given = first([*[L] * 20, D, D], *[(*s, s[0] + s[7], 3 * s[11]) for s in samples])
-    assert len(given.variables) == 20
-    assert [repr(e) for e in given.sizes[20:]] == ["size0 + size7", "3*size11"]
+    samples = [tuple(s) for s in np.random.default_rng(2).integers(40, 90, (4, 20)).tolist()]
+    made = [(*s, s[0] + s[7], 3 * s[11], (s[2] + 1) // 2 + 3) for s in samples]
+    three = first([*[L] * 20, D, D, D], *made[:3])
+    assert [repr(e) for e in three.sizes[19:]] == ["size19", "size0 + size7", "3*size11", "size20"]
+    assert repr(first([*[L] * 20, D, D, D], *made).sizes[22]) == "(size2 + 1)//2 + 3"
 
 
 def test_what_a_few_are_made_of_is_found_with_some_more() -> None:

@@ -264,8 +264,8 @@ def _limits(
     """The limits with which none of the rests, of sizes less the least they may be, is negative; None where they are
     not without, or nothing helps.
 
-    Of n - a - b, the variable met last is limited: b is min(b, n - a), and a, for that, min(a, n). Nothing changes in a
-    graph of the pattern, which has no such sizes; another is none of the pattern.
+    Of n - a - b, the variable met first is limited: a is min(a, n - b), and b, for that, min(b, n). Nothing changes in
+    a graph of the pattern, which has no such sizes; another is none of the pattern.
     """
     limits: Limits = {}
     asked = list(rests)
@@ -276,7 +276,7 @@ def _limits(
         negative = next((e for e in reversed(asked) if at_least(substitute(e, given)) < 0), None)
         if negative is None:
             return limits or None
-        for v in reversed(list(variables)):
+        for v in variables:
             times = -(coefficient(negative, v) or 0)
             if times > 0 and (most := floordiv(negative + v * times, times)) not in limits.get(v, ()):
                 limits.setdefault(v, []).append(most)
