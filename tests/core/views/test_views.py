@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import weft
@@ -135,8 +135,30 @@ def test_programs_of_views_and_writes_are_as_in_torch(steps: Any) -> None:
         np.testing.assert_allclose(got, want, rtol=1e-12)
 
 
+def test_what_a_constant_alone_has_keeps_its_gradient_where_others_are_written() -> None:
+    """All elements are seen by a detached tensor only; the one written to, and another view, have their history."""
+    grads: list[Any] = []
+    for fw in (torch, weft):
+        x = fw.tensor(np.arange(6.0).reshape(2, 3), requires_grad=True)
+        whole = x * 1.5
+        constant, turned, row = whole[...].detach(), whole.mT, whole[1]
+        del whole
+        gc.collect(0)
+        turned[..., :1] *= 0.5
+        row.mul_(3)
+        ((turned * fw.arange(2.0)).sum() + row.square().sum()).backward()
+        assert not constant.requires_grad
+        grads.append((x.grad.numpy(), constant.numpy()))
+    for want, got in zip(*grads, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
 @settings(max_examples=40)
 @given(STEPS)
+@example([
+    (0, "flatten", 0, 0, False), (1, "detach", 0, 0, False), (0, "T", 0, 0, True), (28, "T", 0, 0, True),
+    (0, "T", 0, 0, True), (0, "augmented", 0, 0, False),
+])  # fmt: skip
 def test_gradients_through_writes_to_views_are_as_in_torch(steps: Any) -> None:
     allowed = [False] * len(steps)
     try:

@@ -547,31 +547,34 @@ def written(t: Tensor, skip: frozenset[int] | set[int] = frozenset()) -> None:
     others = [m for m in look.shared.touching(t, look) if id(m) not in skip]
     if not others or elements(t.value.shape) == 0:
         return
-    now = _elements_after(t, look, others)
+    now, by = _elements_after(t, look, others)
     seen: dict[tuple[int, int], Any] = {}
     for m in others:
         view = m.look
         if view is None or elements(m.value.shape) == 0:
             continue
         alike = view.detached is look.detached
-        if now is not None:
+        if now is not None and (by is look.detached or not alike):
             value = _follow(now, view.steps, seen)
         else:
             value = _patched(t.value, look, m.value, view)
         _stand_for(m, value, alike)
 
 
-def _elements_after(t: Tensor, look: ViewOf, others: Sequence[Tensor]) -> Value | None:
-    """All elements after the write to `t`; None where nobody has those that `t` does not look at."""
+def _elements_after(
+    t: Tensor, look: ViewOf, others: Sequence[Tensor]
+) -> tuple[Value | None, ViewStep | None]:
+    """All elements after the write to `t`, and the last step without history of those whose gradients they have: those
+    that `t` does not look at are constants where nobody has them but without its history. None where nobody has them."""
     if _is_whole(look):
-        return _carry_back(look, None, t.value)
-    for m in others:
-        view = m.look
-        if view is not None and _is_whole(view):
-            v = m.value
+        return _carry_back(look, None, t.value), look.detached
+    views = [(m.value, v) for m in others if (v := m.look) is not None]
+    views.sort(key=lambda known: known[1].detached is not look.detached)
+    for v, view in views:
+        if _is_whole(view):
             old = _carry_back(view, None, v if view.detached is look.detached else Value(v.node))
-            return _carry_back(look, old, t.value)
-    return None
+            return _carry_back(look, old, t.value), view.detached
+    return None, look.detached
 
 
 def _stand_for(t: Tensor, value: Value, alike: bool) -> None:

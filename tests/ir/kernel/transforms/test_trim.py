@@ -121,7 +121,7 @@ TERMS: dict[str, tuple[Callable[[Var, Var], Expr], str, str]] = {
     ),
     "a band": (
         lambda i, j: chosen(in_range(j - i, -1, 2), load("x", i, j)),
-        "j + max(i - 1, 0)", "max(-max(i - 1, 0) + min(8, i + 2), 0)",
+        "j + max(i - 1, 0)", "-max(i - 1, 0) + min(8, i + 2)",
     ),
     "every second step": (lambda i, j: chosen(in_range(i - 2 * j, 0, None), load("x", i, j)), "j", "i//2 + 1"),
     "a product, by either factor": (
