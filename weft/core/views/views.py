@@ -564,8 +564,8 @@ def written(t: Tensor, skip: frozenset[int] | set[int] = frozenset()) -> None:
 def _elements_after(
     t: Tensor, look: ViewOf, others: Sequence[Tensor]
 ) -> tuple[Value | None, ViewStep | None]:
-    """All elements after the write to `t`, and the last step without history of those whose gradients they have: those
-    that `t` does not look at are constants where nobody has them but without its history. None where nobody has them."""
+    """All elements after the write to `t`, and the last step without history of those whose gradients they have: what
+    `t` does not look at is a constant where nobody has it but without its history. None where nobody has it."""
     if _is_whole(look):
         return _carry_back(look, None, t.value), look.detached
     views = [(m.value, v) for m in others if (v := m.look) is not None]
