@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import weft
+
+EXAMPLES = int(os.environ.get("WEFT_FUZZ_EXAMPLES", "0"))
 
 N = 6
 
@@ -51,7 +54,7 @@ holds = st.lists(st.sampled_from(["nothing", "detach", "clone", "lazy", "result"
 
 # A partial update that would have been copied over what its kernel reads.
 @example([("sum", 1, 0, 0), ("add", 0, 0, 0), ("swap", 0, 1, 0)], ["nothing"] * 3, 1)
-@settings(max_examples=100)
+@settings(max_examples=max(EXAMPLES, 100))
 @given(programs, holds, st.integers(0, 2))
 def test_state(program: list[tuple[str, int, int, int]], holding: list[str], returned: int) -> None:
     rng = np.random.default_rng(0)

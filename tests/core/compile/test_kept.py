@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,8 @@ from weft import Tensor, nn
 from weft.core.compile.kept import MAX_UNUSED, Kept, Part
 from weft.core.compile.plan_replay import PlanReplay
 from weft.errors import MemoryPlanError
+
+EXAMPLES = int(os.environ.get("WEFT_FUZZ_EXAMPLES", "0"))
 
 N = 6
 
@@ -144,7 +147,7 @@ def test_a_compiled_update_still_writes_in_place() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([*WRITES, "call", "call"]), st.integers(0, 1)), max_size=12))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=max(EXAMPLES, 40), deadline=None)
 def test_random_programs_of_writes_and_calls(steps: list[tuple[str, int]]) -> None:
     tables, x = [_state(), _state()], weft.ones(N)
     f = _compiled(*tables)
@@ -274,7 +277,7 @@ def test_a_network_computes_the_same_after_its_weights_change(tmp_path: Path) ->
     transposed=st.booleans(),
     activation=st.sampled_from([None, "relu", "tanh"]),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=max(EXAMPLES, 12), deadline=None)
 def test_products_with_kept_panels_are_the_same(
     rows: tuple[int, ...], n: int, k: int, transposed: bool, activation: str | None
 ) -> None:

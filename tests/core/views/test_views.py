@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 import weft
 from weft.errors import ArgumentError, GradError
 from weft.testing.reference import evaluate
+
+EXAMPLES = int(os.environ.get("WEFT_FUZZ_EXAMPLES", "0"))
 
 SHAPE = (2, 3, 4)
 
@@ -126,7 +129,7 @@ def _numbers(fw: Any, tensors: list[Any]) -> list[np.ndarray[Any, Any]]:
     return evaluate([t.value.node for t in tensors])
 
 
-@settings(max_examples=40)
+@settings(max_examples=max(EXAMPLES, 40))
 @given(STEPS)
 def test_programs_of_views_and_writes_are_as_in_torch(steps: Any) -> None:
     allowed = [False] * len(steps)
@@ -153,7 +156,7 @@ def test_what_a_constant_alone_has_keeps_its_gradient_where_others_are_written()
         np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
-@settings(max_examples=40)
+@settings(max_examples=max(EXAMPLES, 40))
 @given(STEPS)
 @example([
     (0, "flatten", 0, 0, False), (1, "detach", 0, 0, False), (0, "T", 0, 0, True), (28, "T", 0, 0, True),
