@@ -128,6 +128,12 @@ def test_sequences_are_padded_on_both_sides(lengths: tuple[int, ...], dtype: str
         np.testing.assert_array_equal(ours.numpy(), theirs.numpy(), strict=True)
 
 
+def test_lengths_of_sequences_are_known_when_they_are_padded() -> None:
+    x, n = weft.tensor(data(8, 2)), weft.Variable("n", 1, 8)
+    with pytest.raises(weft.ShapeError, match="lengths n, 3, 2 are not all known"):
+        nn.utils.rnn.pad_sequence([x[:n], x[:3], x[:2]])
+
+
 def test_gradients_of_padded_sequences_are_those_of_their_own_elements() -> None:
     parts = [data(n, 2) for n in (3, 1, 2)]
     grads: list[list[Any]] = []

@@ -26,12 +26,14 @@ class Index(metaclass=Interned):
     Equal expressions are one object: they are compared and hashed by identity.
     """
 
-    __slots__ = ("__weakref__", "computed", "hi", "lo", "names", "text", "variables")
+    __slots__ = ("__weakref__", "computed", "extrema", "hi", "lo", "names", "text", "variables")
     lo: int
     hi: int
     text: str
     computed: bool
     """True where an Opaque is inside."""
+    extrema: int
+    """The minima and maxima inside, at whatever depth."""
     names: frozenset[str] | None
     """The result of `variable_names`, once it was asked for."""
     variables: frozenset[Var] | None
@@ -39,7 +41,9 @@ class Index(metaclass=Interned):
 
     def _init(self, lo: int, hi: int, text: str) -> None:
         self.lo, self.hi, self.text, self.names, self.variables = lo, hi, text, None, None
-        self.computed = any(not isinstance(o, int) and o.computed for o in self.operands())
+        inside = [o for o in self.operands() if not isinstance(o, int)]
+        self.computed = any([o.computed for o in inside])
+        self.extrema = sum([o.extrema for o in inside]) + isinstance(self, Min | Max)
 
     def fields(self) -> tuple[Any, ...]:
         """Everything that makes this expression what it is."""
@@ -138,7 +142,7 @@ class Sum(Index):
         for atom, c in terms:
             lo += c * (atom.lo if c > 0 else atom.hi)
             hi += c * (atom.hi if c > 0 else atom.lo)
-        for of, a, b in _choices(self):
+        for of, a, b in _few_choices(self):
             lo, hi = max(lo, of(low(a), low(b))), min(hi, of(high(a), high(b)))
         parts = [(a.text if c == 1 else f"-{a.text}" if c == -1 else f"{c}*{_paren(a)}") for a, c in terms]
         if const:
@@ -264,19 +268,22 @@ class Max(Index):
 
 
 _COMPARED = 4
-"""Minima and maxima in a sum whose operands are compared with its other terms: with each more it takes three times
-as long."""
+"""Minima and maxima in a sum, at whatever depth, whose operands are compared with its other terms: with each more it
+takes three times as long."""
 
 
-def _choices(x: Sum) -> Iterator[tuple[Callable[[int, int], int], Int, Int]]:
+def choices(x: Sum) -> Iterator[tuple[Callable[[int, int], int], Int, Int]]:
     """Ways to write a sum as the smaller or larger of two (`min` or `max`): n - min(k, n) is max(n - k, 0)."""
-    chosen = [(a, c) for a, c in x.terms if isinstance(a, Min | Max)]
-    if len(chosen) > _COMPARED:
-        return
-    for atom, c in chosen:
-        rest = [*((a, k) for a, k in x.terms if a is not atom), (x.const, 1)]
-        of = min if isinstance(atom, Min) == (c > 0) else max
-        yield of, _add([*rest, (atom.a, c)]), _add([*rest, (atom.b, c)])
+    for atom, c in x.terms:
+        if isinstance(atom, Min | Max):
+            rest = [*((a, k) for a, k in x.terms if a is not atom), (x.const, 1)]
+            of = min if isinstance(atom, Min) == (c > 0) else max
+            yield of, _add([*rest, (atom.a, c)]), _add([*rest, (atom.b, c)])
+
+
+def _few_choices(x: Sum) -> Iterable[tuple[Callable[[int, int], int], Int, Int]]:
+    """The same, where there are few, and so in each of the two."""
+    return choices(x) if 0 < sum([a.extrema for a, _ in x.terms]) <= _COMPARED else ()
 
 
 def _paren(x: Int) -> str:
@@ -575,7 +582,7 @@ def at_least(x: Int) -> int:
     n - 2*min(k, n//2)."""
     bound, scale = low(x), 1
     if isinstance(x, Sum):
-        for of, a, b in _choices(x):
+        for of, a, b in _few_choices(x):
             bound = max(bound, of(at_least(a), at_least(b)))
     while True:
         terms, const = _terms(x)

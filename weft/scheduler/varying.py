@@ -36,7 +36,7 @@ MANY = 6
 """With so many variables or more, what four graphs have in common is no chance."""
 
 VARIABLES = 100
-"""Most variables of a pattern: with more, hardly anything is known of what the kernels do."""
+"""Most variables of a pattern: each size is looked for among the sums of any two."""
 
 NO_RULES: Mapping[int, Follows] = MappingProxyType({})
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from weft.ir.index import NEVER, Guard, Index, InRange, Int, Max, Min, Sum, both, high, in_range, low
+from weft.ir.index import NEVER, Guard, Index, InRange, Int, Min, Sum, both, choices, high, in_range, low
 from weft.ir.loops import Loop
 
 Facts: TypeAlias = tuple[Index, ...]
@@ -19,10 +19,9 @@ def at_least_zero(x: Int) -> list[Int]:
     if isinstance(x, Min):
         return [*at_least_zero(x.a), *at_least_zero(x.b)]
     if isinstance(x, Sum):
-        for atom, c in x.terms:
-            if (isinstance(atom, Min) and c > 0) or (isinstance(atom, Max) and c < 0):
-                rest = x - atom * c
-                return [*at_least_zero(rest + atom.a * c), *at_least_zero(rest + atom.b * c)]
+        for of, a, b in choices(x):
+            if of is min:
+                return [*at_least_zero(a), *at_least_zero(b)]
     return [x]
 
 

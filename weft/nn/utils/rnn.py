@@ -122,7 +122,14 @@ def pad_sequence(
     items = list(sequences)
     if not items or any(x.ndim < 1 or x.shape[1:] != items[0].shape[1:] for x in items):
         raise ShapeError("pad_sequence: needs tensors (T_i, ...) that agree in all sizes but the first")
-    lengths = np.asarray([n for x in items if isinstance(n := x.shape[0], int)]).reshape(-1, 1)
+    known = [n for x in items if isinstance(n := x.shape[0], int)]
+    if len(known) < len(items):
+        given = ", ".join(str(x.shape[0]) for x in items)
+        raise ShapeError(
+            f"pad_sequence: lengths {given} are not all known when it is called; cut the tensors by numbers, not by "
+            "Variables: plans are shared by all lengths in any case"
+        )
+    lengths = np.asarray(known).reshape(-1, 1)
     most = int(lengths.max())
     within = np.arange(most) - (0 if padding_side == "right" else most - lengths)
     here = np.greater_equal(within, 0) & np.less(within, lengths)
