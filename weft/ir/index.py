@@ -42,7 +42,7 @@ class Index(metaclass=Interned):
     def _init(self, lo: int, hi: int, text: str) -> None:
         self.lo, self.hi, self.text, self.names, self.variables = lo, hi, text, None, None
         inside = [o for o in self.operands() if not isinstance(o, int)]
-        self.computed = any([o.computed for o in inside])
+        self.computed = any(o.computed for o in inside)
         self.extrema = sum([o.extrema for o in inside]) + isinstance(self, Min | Max)
 
     def fields(self) -> tuple[Any, ...]:
@@ -142,7 +142,7 @@ class Sum(Index):
         for atom, c in terms:
             lo += c * (atom.lo if c > 0 else atom.hi)
             hi += c * (atom.hi if c > 0 else atom.lo)
-        for of, a, b in _few_choices(self):
+        for of, a, b in _few_choices(self, _COMPARED):
             lo, hi = max(lo, of(low(a), low(b))), min(hi, of(high(a), high(b)))
         parts = [(a.text if c == 1 else f"-{a.text}" if c == -1 else f"{c}*{_paren(a)}") for a, c in terms]
         if const:
@@ -271,6 +271,9 @@ _COMPARED = 4
 """Minima and maxima in a sum, at whatever depth, whose operands are compared with its other terms: with each more it
 takes three times as long."""
 
+_ASKED = 10
+"""The same where a lower bound is asked for."""
+
 
 def choices(x: Sum) -> Iterator[tuple[Callable[[int, int], int], Int, Int]]:
     """Ways to write a sum as the smaller or larger of two (`min` or `max`): n - min(k, n) is max(n - k, 0)."""
@@ -281,9 +284,9 @@ def choices(x: Sum) -> Iterator[tuple[Callable[[int, int], int], Int, Int]]:
             yield of, _add([*rest, (atom.a, c)]), _add([*rest, (atom.b, c)])
 
 
-def _few_choices(x: Sum) -> Iterable[tuple[Callable[[int, int], int], Int, Int]]:
+def _few_choices(x: Sum, most: int) -> Iterable[tuple[Callable[[int, int], int], Int, Int]]:
     """The same, where there are few, and so in each of the two."""
-    return choices(x) if 0 < sum([a.extrema for a, _ in x.terms]) <= _COMPARED else ()
+    return choices(x) if 0 < sum([a.extrema for a, _ in x.terms]) <= most else ()
 
 
 def _paren(x: Int) -> str:
@@ -582,7 +585,7 @@ def at_least(x: Int) -> int:
     n - 2*min(k, n//2)."""
     bound, scale = low(x), 1
     if isinstance(x, Sum):
-        for of, a, b in _few_choices(x):
+        for of, a, b in _few_choices(x, _ASKED):
             bound = max(bound, of(at_least(a), at_least(b)))
     while True:
         terms, const = _terms(x)
