@@ -150,8 +150,15 @@ def test_what_a_constant_alone_has_keeps_its_gradient_where_others_are_written()
         turned[..., :1] *= 0.5
         row.mul_(3)
         ((turned * fw.arange(2.0)).sum() + row.square().sum()).backward()
+        y = fw.tensor(np.arange(6.0).reshape(2, 3), requires_grad=True)
+        whole = y * 1.5
+        seen, part = whole.detach(), whole[:, 1:]
+        del whole
+        gc.collect(0)
+        part[0] *= 2  # nobody with a history has all elements
+        part.square().sum().backward()
         assert not constant.requires_grad
-        grads.append((x.grad.numpy(), constant.numpy()))
+        grads.append((x.grad.numpy(), constant.numpy(), y.grad.numpy(), seen.numpy()))
     for want, got in zip(*grads, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-6)
 
