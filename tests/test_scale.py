@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import math
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +9,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.growth import best_ratio
 from weft import Tensor
 from weft.scheduler.signature import signature
 
@@ -62,25 +60,6 @@ def test_tree() -> None:
         )
 
 
-def best_ratio(work: Callable[[int], object], n: int, factor: int, tries: int = 5) -> float:
-    """The ratio of the least times of the work for factor * n and for n, per unit: about 1 where time is linear, and
-    `factor` where it is quadratic. Python's collector, which walks all that other tests left, is off."""
-    least = [math.inf, math.inf]
-    gc.collect()
-    gc.disable()
-    try:
-        for _ in range(tries):
-            for k, size in enumerate((n, factor * n)):
-                start = time.process_time()
-                work(size)
-                least[k] = min(least[k], time.process_time() - start)
-            if least[1] < 1.5 * factor * least[0]:
-                break
-    finally:
-        gc.enable()
-    return least[1] / least[0] / factor
-
-
 def test_building_and_differentiating_is_linear() -> None:
     x = weft.ones(4).realize().requires_grad_(True)
 
@@ -89,7 +68,7 @@ def test_building_and_differentiating_is_linear() -> None:
         x.grad = None
 
     work(1000)
-    assert best_ratio(work, 2000, 8) < 2.5
+    assert best_ratio(lambda n: n, work, 2000, 8) < 2.5
 
 
 @pytest.mark.parametrize("device", ["cpu", "dummy"])
