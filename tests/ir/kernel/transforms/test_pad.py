@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.ir.kernel.transforms.golden import ONLINE, ROWS, TRIMMED, Row, changes, refuses
+from tests.ir.kernel.transforms.golden import ONLINE, ONLINE_BLOCKS, ROWS, TRIMMED, Row, changes, refuses
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.mark import Unroll
@@ -20,6 +20,7 @@ REFUSED: tuple[Row, ...] = (
     (TRIMMED, Pad("i", 3), "a loop inside i is as long as its iteration says"),
     (ONLINE, Pad("i2", 3), "total is rescaled with top, whose rows would not grow"),
     (run(ROWS, Split("j", 4)), Pad("ji", 3), "ji is no longer a whole axis"),
+    (ONLINE_BLOCKS, Pad("j2i", 4), "j2i runs over a part of the axis at a time, and would over the next"),
     (run(ROWS, Unroll("j")), Pad("j", 3), "the loop j is already unroll"),
 )
 

@@ -15,8 +15,9 @@ class Pad(Transform):
     """for i in 0..n  ->  for i in 0..n', n' the next multiple of `multiple`.
 
     The extra iterations compute what is never stored: lowering guards loads, reductions and stores. Needs: a serial
-    loop; it has not been split or merged; nothing is computed at it or inside it yet (regions would grow); it runs over
-    no rows of an online reduction that another's loop computes, which is rescaled in as many rows as that has.
+    loop; it has not been split or merged, and runs over all of an axis that is summed; nothing is computed at it or
+    inside it yet (regions would grow); it runs over no rows of an online reduction that another's loop computes, which
+    is rescaled in as many rows as that has.
     """
 
     loop: str
@@ -47,6 +48,8 @@ class Pad(Transform):
             return Refusal(f"{owner} is rescaled with {nest.online.leader}, whose rows would not grow")
         if sum(_runs_whole(e, spec, nest) for e in nest.bind.values()) != 1:
             return Refusal(f"{self.loop} is no longer a whole axis")
+        if spec.reduce and any(_runs_part(k, e, spec) for e in nest.bind.values()):
+            return Refusal(f"{self.loop} runs over a part of the axis at a time, and would over the next")
         return serial(k, spec)
 
     def apply(self, k: Kernel) -> Kernel:
@@ -84,3 +87,8 @@ def _runs_whole(e: Int, spec: NestLoop, nest: Nest) -> bool:
     return coefficient(e, spec.var) == 1 and not any(
         v != spec.var and nest.loop(v.name) for v in variables(e)
     )
+
+
+def _runs_part(k: Kernel, e: Int, spec: NestLoop) -> bool:
+    """The axis bound to `e` is run over by this loop together with another item's."""
+    return coefficient(e, spec.var) != 0 and any(v != spec.var and k.owner(v.name) for v in variables(e))
