@@ -189,11 +189,17 @@ def asked_ahead(case: Case, info: DeviceInfo) -> list[Prefetch]:
 
 def test_large_parameters_are_asked_for_ahead_in_each_stream() -> None:
     large = DEVICES["large"]
-    for over, row in (("ij", False), ("j", False), ("i", True)):
-        (ahead,) = asked_ahead(total(4096, 4096, over), large)
-        assert ahead.buffer == "x"
-        (nest,) = [n for n in schedule(total(4096, 4096, over).algorithm, large).nests.values() if n.prefetch]
-        assert nest.prefetch is not None and nest.prefetch.steps == (1024 // 64 if row else 2048 // 256)
+    streams = softmax(16, 1 << 20)
+    assert {a.buffer for a in asked_ahead(streams, large)} == {"x"}
+    k = schedule(streams.algorithm, large)
+    asked = [
+        spec for n in ("top_block_lanes", "total_block_lanes") if (spec := k.nests[n].prefetch) is not None
+    ]
+    assert [spec.steps for spec in asked] == [2048 // 256] * 2
+    (ahead,) = asked_ahead(total(4096, 4096, "i"), large)
+    assert ahead.buffer == "x"
+    (nest,) = [n for n in schedule(total(4096, 4096, "i").algorithm, large).nests.values() if n.prefetch]
+    assert nest.prefetch is not None and nest.prefetch.steps == 1024 // 64
     assert not asked_ahead(total(256, 256, "ij"), large), "a cache holds it"
     assert not asked_ahead(total(1 << 16, 64, "i"), large), "short runs"
     near = total(256, 256, "ij").algorithm
@@ -201,6 +207,14 @@ def test_large_parameters_are_asked_for_ahead_in_each_stream() -> None:
     assert asked_ahead(Case(far, total(256, 256, "ij").reference), large), (
         "its plan reads too much for caches"
     )
+
+
+@pytest.mark.parametrize("over", ["ij", "j"])
+def test_rows_are_read_in_several_places_at_once_and_not_asked_for(over: str) -> None:
+    large, case = DEVICES["large"], total(4096, 4096, over)
+    (lanes,) = [n for name, n in schedule(case.algorithm, large).nests.items() if name.endswith("_lanes")]
+    assert [(s.extent, s.kind) for s in lanes.loops[1:]] == [(4, LoopKind.UNROLL), (32, LoopKind.VECTOR)]
+    assert not asked_ahead(case, large)
 
 
 @pytest.mark.parametrize("inner", [False, True])

@@ -135,7 +135,7 @@ MUST_BE_DECIDED = {
     "blocks.at_once", "contraction.axes", "contraction.chain", "contraction.depth", "contraction.method",
     "contraction.panel", "contraction.tasks", "contraction.tile", "depth.tasks", "dots.axes", "dots.tile",
     "gpu_contraction.tile", "gpu_online.tile", "gpu_rows.threads", "gpu_shared_tiles.tile", "online.columns",
-    "online.rows", "prefetch.bytes", "prefetch.output", "rows.lanes", "rows.staging", "rows.vectors",
+    "online.rows", "prefetch.bytes", "prefetch.output", "rows.abreast", "rows.lanes", "rows.staging", "rows.vectors",
     "scaled_sums.ahead", "scaled_sums.rows", "small_outputs.lanes", "taps.together", "tasks",
     "windows.reads", "windows.tile",
 }  # fmt: skip

@@ -453,7 +453,7 @@ def test_a_rule_says_why_not(
 
 WITHOUT_A_ROW = {
     # helpers that turn a form down whose reason is not the rule's: what is tried instead is chosen
-    "rows": 7, "staging": 2,
+    "abreast": 1, "rows": 7, "staging": 2,
     # forms that neither the kernelizer nor a small edit of an algorithm makes; a transform's own reason
     "contraction": 2, "contraction_form": 3, "depth": 1, "gpu_matrix": 4, "gpu_online": 8, "online": 4,
     "prefixes": 2, "rule": 1, "scatters": 1, "small_outputs": 2, "windows": 2,

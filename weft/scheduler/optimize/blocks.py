@@ -143,7 +143,7 @@ def apply(form: ScaledBlocks, choice: SideBySide, info: DeviceInfo) -> Kernel | 
     unfit = fits(k, (), form.kept, info)
     if unfit is not None:
         return unfit
-    k = prefetch_streams(k, info, AHEAD_BYTES)
+    k = prefetch_streams(k, info, AHEAD_BYTES, AHEAD_BYTES)
     return parallel.spread(k, out, [task], info) if big else k
 
 

@@ -43,7 +43,7 @@ from math import prod
 from weft.backends.protocol import DeviceInfo
 from weft.ir.graph import elements
 from weft.ir.index import Int, Var, ceildiv, coefficient, flatten, high, substitute
-from weft.ir.kernel.algorithm import Item, Param, reads
+from weft.ir.kernel.algorithm import Item, ItemValue, Param, reads
 from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.hints import accesses, apart, lines_of
 from weft.ir.kernel.schedule import Kernel, NestLoop
@@ -69,15 +69,16 @@ MIN_RUN_BYTES = 4 * MIN_AHEAD_BYTES
 
 def prefetch(k: Kernel, info: DeviceInfo) -> Kernel:
     """`k` asking for what it will read next of large parameters."""
-    return prefetch_streams(prefetch_rows(k, info), info, info.costs.prefetch_bytes)
+    return prefetch_streams(prefetch_rows(k, info), info, info.costs.prefetch_bytes, 0)
 
 
-def prefetch_streams(k: Kernel, info: DeviceInfo, ahead: int) -> Kernel:
-    """`k` with items that read large parameters in order asking for what lies some way `ahead` of it, in bytes.
+def prefetch_streams(k: Kernel, info: DeviceInfo, ahead: int, abreast: int) -> Kernel:
+    """`k` with items that read large parameters in order asking for what lies some way `ahead` of it, in bytes, or
+    `abreast` where they sum several rows at a time.
 
     Not where another item asks for it already (`prefetch_rows`)."""
     asked = [i for i in k.algorithm.items if k.nests[i.name].prefetch is not None]
-    new = [p for p in _large(k, info) if all(_run(k, i, p) is None for i in asked)]
+    new = [p for p in large(k, info) if all(_run(k, i, p) is None for i in asked)]
     for item in k.algorithm.items:
         around = _around(k, item)
         inner = next((s for s in reversed(around) if s.kind is not LoopKind.UNROLL), None)
@@ -95,12 +96,19 @@ def prefetch_streams(k: Kernel, info: DeviceInfo, ahead: int) -> Kernel:
                 steps[p.name] = step
         if not steps:
             continue
-        k, far = pick(k, "prefetch.bytes", list(dict.fromkeys((ahead, 0, 1024, 2048, 4096, 8192))))
+        first = abreast if _is_abreast(k, item) else ahead
+        k, far = pick(k, "prefetch.bytes", list(dict.fromkeys((first, ahead, 0, 1024, 2048, 4096, 8192))))
         if far:
             streams = sum(_streams(k, item, p, around) for p in new if p.name in steps)
             count = ceildiv(max(far // streams, MIN_AHEAD_BYTES), max(steps.values()))
             k = attempt(k, PrefetchNext(item.name, inner.var.name, count, tuple(steps)))
     return k
+
+
+def _is_abreast(k: Kernel, item: Item) -> bool:
+    """The item sums several rows at a time: the hardware follows each, and together that is far enough ahead."""
+    reducing = isinstance(item, ItemValue) and item.reduce is not None
+    return reducing and any(s.kind is LoopKind.UNROLL and not s.reduce for s in k.nests[item.name].loops)
 
 
 def _streams(k: Kernel, item: Item, p: Param, around: list[NestLoop]) -> int:
@@ -115,7 +123,7 @@ def _streams(k: Kernel, item: Item, p: Param, around: list[NestLoop]) -> int:
     return prod(high(s.extent) for s in far)
 
 
-def _large(k: Kernel, info: DeviceInfo) -> list[Param]:
+def large(k: Kernel, info: DeviceInfo) -> list[Param]:
     """The parameters that the second-level cache does not hold, for their size or since they are far."""
     params = k.algorithm.params
     return [p for p in params if p.far or high(elements(p.shape)) * p.dtype.itemsize > info.l2_bytes]
@@ -134,7 +142,7 @@ def _length(at: Int, around: list[NestLoop]) -> int:
 
 def prefetch_rows(k: Kernel, info: DeviceInfo) -> Kernel:
     """`k` with the second pass over each row of a large parameter fetching the next row."""
-    for p in _large(k, info):
+    for p in large(k, info):
         if p.written:
             continue
         passes = [(item, at) for item in k.algorithm.items if (at := _run(k, item, p)) is not None]
@@ -157,7 +165,7 @@ def ask_for_rows(k: Kernel, name: str, loop: str, info: DeviceInfo) -> Kernel:
     some iterations ahead: the hardware does not follow from row to row."""
     item = k.algorithm.item(name)
     inside = [s for s in k.nests[name].loops if not s.reduce and s.kind is not LoopKind.PARALLEL]
-    for p in _large(k, info):
+    for p in large(k, info):
         at = _run(k, item, p)
         step = 0 if at is None else (coefficient(at, _variable(k, loop)) or 0)
         row = prod(
@@ -175,7 +183,7 @@ def ask_for_tile(k: Kernel, name: str, loop: str, info: DeviceInfo) -> Kernel:
     around = k.enclosing(name)
     outer = around[[s.var.name for s in around].index(loop) - 1]
     asked: list[str] = []
-    for p in _large(k, info):
+    for p in large(k, info):
         at = _run(k, k.algorithm.item(name), p)
         step = 0 if at is None else (coefficient(at, outer.var) or 0) * p.dtype.itemsize
         if not p.written and step >= MIN_AHEAD_BYTES and step * ROW_SHARE <= info.l2_bytes:
@@ -186,7 +194,7 @@ def ask_for_tile(k: Kernel, name: str, loop: str, info: DeviceInfo) -> Kernel:
 def ask_for_panel(k: Kernel, name: str, loop: str, param: str, nbytes: int, info: DeviceInfo) -> Kernel:
     """`k` with an item that uses a panel of `nbytes` bytes in each iteration of `loop`, tile by tile, asking for the
     next one meanwhile, where the parameter lies in memory and two fit into the cache."""
-    if nbytes * PANELS_AT_ONCE > info.l2_bytes or all(p.name != param for p in _large(k, info)):
+    if nbytes * PANELS_AT_ONCE > info.l2_bytes or all(p.name != param for p in large(k, info)):
         return k
     return attempt(k, PrefetchShares(name, loop, param))
 
@@ -206,7 +214,7 @@ def ask_for_output(k: Kernel, name: str, output: str, info: DeviceInfo) -> Kerne
         found = lines_of(p, at, inner)
         if found is not None:
             full[p] = found[-1]
-    if all(p not in full for p in _large(k, info)):
+    if all(p not in full for p in large(k, info)):
         return k
     k, way = pick(k, "prefetch.output", ("step by step", "tile by tile"))
     if way != "step by step":

@@ -36,11 +36,11 @@ from weft.ir.loops import LoopKind, Scope
 from weft.ir.numerics import CHAIN_TERMS, Tree
 from weft.ir.ops import Op
 from weft.lazy_dataclass import dataclass
-from weft.scheduler.optimize import parallel
+from weft.scheduler.optimize import abreast, parallel
 from weft.scheduler.optimize.access import MIN_RUN, accesses, is_costly, lane_step, vector_score
 from weft.scheduler.optimize.extents import divides, typical
 from weft.scheduler.optimize.levels import SUM_CHAIN, apart, in_levels, long, pinned_steps, summed
-from weft.scheduler.optimize.prefetch import ask_for_rows, prefetch
+from weft.scheduler.optimize.prefetch import ask_for_rows, large, prefetch
 from weft.scheduler.optimize.rule import Choice, Rule
 from weft.scheduler.optimize.staging import fits, stage_columns, stage_repeated, stage_shared
 from weft.scheduler.optimize.steps import extent as extent_of
@@ -54,6 +54,9 @@ STREAM_SHARE = 4
 
 PARTS_PER_CORE = 4
 """Partial sums of a column per core."""
+
+LARGE_SHARE = 4
+"""Parameters larger than so many second-level caches stream by."""
 
 ROWS_IN_REGISTERS = 8
 """Rows of a column's sum that are added in registers before they are added to what is in memory."""
@@ -265,6 +268,9 @@ def _part(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
     across = _across(k, replace(item, axes=item.axes[:-1]))
     assert item.reduce is not None
     k, rows = _runs(k, item, info) if item.reduce.tree is Tree.FREE else (k, ())
+    far = {p.name for p in large(k, info)} & {r.source for r in reads(item)}
+    if far and item.reduce.tree is Tree.FREE and not rows and not any(_computed(k, item)):
+        k = _few(k, name)
     nest = k.nests[name]
     pure = [s.var.name for s in nest.loops if not s.reduce]
     axis = {v.name: a for a, e in nest.bind.items() for v in variables(e) if nest.loop(v.name) is not None}
@@ -278,8 +284,9 @@ def _part(k: Kernel, name: str, info: DeviceInfo) -> Kernel:
     rank = len(item.axes)
     layout = Arrange(name, Scope.LOCAL, (rank - 1, *range(rank - 1)), (1,) * rank)
     k = attempt(run(k, Permute(name, order), layout), Bind(task, info.task_kind))
-    k, vectors = _in_flight(k)
+    k, vectors = _at_once(k, item, info)
     k = lanes(k, inner, min(info.lanes(item.dtype) * vectors, extent_of(k, inner)))
+    k = _in_registers(k, name)
     if item.reduce.tree is not Tree.FREE:
         k = attempt(ask_for_rows(k, name, reduced[-1], info), Trim(name, reduced[-1], strict=True))
     return _within(k, name, rows, across, info)
@@ -617,25 +624,49 @@ def _reduces_over_values(k: Kernel, item: ItemValue, staged: frozenset[str]) -> 
 
 def _row(k: Kernel, item: ItemValue, along: Axis, info: DeviceInfo, closed: frozenset[str]) -> Kernel:
     """Lanes along the reduced axis; long reductions in levels, and over all cores when nothing else is."""
-    k, width = _row_lanes(k, along.extent, info.lanes(item.dtype))
-    k, axis, order, task = _row_levels(k, item, along, width, info)
-    leaf = order[-1]
+    k, rows = abreast.count(k, item, along, info)
+    if rows > 1 and isinstance(made := _row_sums(k, item, along, info, closed, rows), Kernel):
+        return made
+    made = _row_sums(k, item, along, info, closed, 1)
+    assert isinstance(made, Kernel)
+    return made
+
+
+def _row_sums(
+    k: Kernel, item: ItemValue, along: Axis, info: DeviceInfo, closed: frozenset[str], rows: int
+) -> Kernel | Refusal:
+    """The same with so many rows at a time, where they come in groups of that size."""
+    k, width = _row_lanes(k, along.extent, info.lanes(item.dtype), rows)
+    k, axis, order, task = _row_levels(k, item, along, width, info, rows)
+    leaf, group = order[-1], None
     k = run(k, SplitReduce(leaf, axis, width, f"{leaf}_lanes", True))
     for n in order[order.index(task) if task else 0 :]:
+        if n != task:
+            k = place(k, k.algorithm.item(n), Scope.REGISTER, closed)
+        if rows > 1:
+            made = abreast.grouped(k, n, rows) if group is None else abreast.follow(k, n, group)
+            if isinstance(made, Refusal):
+                return made
+            k, group = made
+            closed |= {group.loop}
         if n == task:
             k = attempt(k, Bind(k.nests[n].loops[0].var.name, info.task_kind))
-        else:
-            k = place(k, k.algorithm.item(n), Scope.REGISTER, closed)
-    k = _beside(k, f"{leaf}_lanes", leaf)
+    k = (
+        _beside(k, f"{leaf}_lanes", leaf)
+        if group is None
+        else abreast.beside(k, f"{leaf}_lanes", leaf, group)
+    )
     k = attempt(k, Vectorize(k.nests[leaf].loops[-1].var.name))
-    return _lanes_inside(k, f"{leaf}_lanes", f"{axis}o")
+    return _lanes_inside(k, f"{leaf}_lanes", f"{axis}o", group)
 
 
-def _row_lanes(k: Kernel, length: Int, register: int) -> tuple[Kernel, int]:
-    """The number of lanes of a row's partial sums: some vectors of them, or as many as a short row has elements."""
+def _row_lanes(k: Kernel, length: Int, register: int, rows: int) -> tuple[Kernel, int]:
+    """The number of lanes of a row's partial sums: some vectors of them, or as many as a short row has elements.
+    Several rows at a time share twice as many as one has."""
     if k.algorithm.pinned:
         return k, numerics.lanes(high(length))
     k, vectors = _in_flight(k)
+    vectors = max(2 * vectors // rows, 1) if rows > 1 else vectors
     if not isinstance(length, int):
         return k, _width(register, vectors, length)
     width = register
@@ -645,7 +676,7 @@ def _row_lanes(k: Kernel, length: Int, register: int) -> tuple[Kernel, int]:
 
 
 def _row_levels(
-    k: Kernel, item: ItemValue, along: Axis, width: int, info: DeviceInfo
+    k: Kernel, item: ItemValue, along: Axis, width: int, info: DeviceInfo, rows: int
 ) -> tuple[Kernel, str, list[str], str]:
     """A row's sum in levels of few additions each, and a part for each task when it is all that there is: the axis that
     lanes run along, the names of the levels from the whole sum to that of a block of the axis, and the part's."""
@@ -658,8 +689,15 @@ def _row_levels(
     outer = next((a for a in summed(k, name) if a.var.name != axis), None)
     if big and outer is not None and isinstance(outer.extent, int):
         leaf = task = f"{name}_part"
-        k = run(k, SplitReduce(name, outer.var.name, ceildiv(outer.extent, parallel.most_tasks(info)), task))
+        share = abreast.share(outer.extent, parallel.most_tasks(info) * rows, rows)
+        k = run(k, SplitReduce(name, outer.var.name, share, task))
         axis = _reduce_axis(k, task, axis)
+    elif big and rows > 1:
+        leaf = task = f"{name}_part"
+        steps, tasks = ceildiv(extent, block), parallel.most_tasks(info) * rows
+        extent = block * (abreast.share(steps, tasks, rows) if isinstance(along.extent, int) else SUM_CHAIN)
+        k = run(k, SplitReduce(name, axis, extent, task))
+        axis = _reduce_axis(k, task, f"{axis}i")
     order = [name, task] if task else [name]
     k, part, axis = apart(k, leaf, axis, min(ceildiv(extent, width), SUM_CHAIN))
     if part != leaf:
@@ -683,15 +721,18 @@ def _row_levels(
     return k, axis, [*order, leaf], task
 
 
-def _lanes_inside(k: Kernel, name: str, steps_of: str) -> Kernel:
-    """A row's partial sums: its steps, along the axis whose name starts so, then the lanes."""
+def _lanes_inside(k: Kernel, name: str, steps_of: str, group: abreast.Group | None) -> Kernel:
+    """A row's partial sums: its steps, along the axis whose name starts so, the rows of a group, then the lanes."""
     nest = k.nests[name]
     lane = [s.var.name for s in nest.loops if not s.reduce][-1]
     step = next(a.var for a in k.algorithm.item(name).all_axes if a.var.name.startswith(steps_of))
     steps = {v.name for v in variables(nest.bind[step])}
     within = [s.var.name for s in nest.loops if s.var.name in steps]
+    if group is not None:
+        within.append(abreast.loop_of(k, name, group))
     order = (*(s.var.name for s in nest.loops if s.var.name not in (*within, lane)), *within, lane)
-    return attempt(run(k, Permute(name, order)), Vectorize(lane))
+    k = run(k, Permute(name, order), *([] if group is None else [Unroll(within[-1])]))
+    return attempt(k, Vectorize(lane))
 
 
 def _beside(k: Kernel, item: str, reader: str) -> Kernel:
@@ -728,7 +769,8 @@ def _runs(k: Kernel, item: ItemValue, info: DeviceInfo) -> tuple[Kernel, tuple[s
             k,
             (),
         )  # what is computed of other values would be so for every few rows: `levels.bounded` makes levels
-    if isinstance(axis.extent, int) and axis.extent >= 2 * SUM_CHAIN:
+    sized = isinstance(axis.extent, int) or _streams_by(k, item, info)
+    if sized and typical(axis.extent) >= 2 * SUM_CHAIN:
         step = SplitReduce(
             item.name, axis.var.name, SUM_CHAIN, name, whole=others if long(rest, SUM_CHAIN) else ()
         )
@@ -738,16 +780,25 @@ def _runs(k: Kernel, item: ItemValue, info: DeviceInfo) -> tuple[Kernel, tuple[s
         return k, ()
     if step.check(k) is not None:
         return k, ()
-    k = run(k, step)
-    inner = summed(k, name)[0]
-    if (
-        isinstance(inner.extent, int)
-        and inner.extent >= 2 * ROWS_IN_REGISTERS
-        and inner.extent % ROWS_IN_REGISTERS == 0
-    ):
-        k = attempt(k, SplitReduce(name, inner.var.name, ROWS_IN_REGISTERS, f"{name}_few"))
-    k, below = in_levels(k, item.name)
+    k, below = in_levels(_few(run(k, step), name), item.name)
     return k, (*below, name)
+
+
+def _streams_by(k: Kernel, item: ItemValue, info: DeviceInfo) -> bool:
+    """The item usually reads more than caches hold, beside which a run that ends early costs little."""
+    read = {r.source for r in reads(item)}
+    sizes = (prod(map(typical, p.shape)) * p.dtype.itemsize for p in k.algorithm.params if p.name in read)
+    return max(sizes, default=0) > LARGE_SHARE * info.l2_bytes
+
+
+def _few(k: Kernel, name: str) -> Kernel:
+    """A sum down columns that adds a few rows at a time in registers, and reads them in as many places at once."""
+    axis = summed(k, name)[0]
+    if not (isinstance(axis.extent, int) and axis.extent >= 2 * ROWS_IN_REGISTERS):
+        return k
+    if axis.extent % ROWS_IN_REGISTERS:
+        return k
+    return attempt(k, SplitReduce(name, axis.var.name, ROWS_IN_REGISTERS, f"{name}_few"))
 
 
 def _narrow(item: ItemValue, info: DeviceInfo) -> bool:
@@ -805,11 +856,16 @@ def _column(k: Kernel, name: str, inner: int, info: DeviceInfo) -> Kernel:
     assert spec is not None
     reduced = [s.var.name for s in nest.loops if s.reduce]
     k = run(k, Permute(name, (*(n for n in pure if n != lane), *reduced, lane)))
-    # rows side by side are read a line of each at a time, else as many vectors as may be under way
-    vectors = 1
-    if f"{name}_few" not in k.nests:
-        k, vectors = _in_flight(k)
+    k, vectors = _at_once(k, item, info)
     return lanes(k, lane, _width(info.lanes(item.dtype), vectors, spec.extent))
+
+
+def _at_once(k: Kernel, item: ItemValue, info: DeviceInfo) -> tuple[Kernel, int]:
+    """Vectors of a sum down columns at a time: a line of each row that it reads side by side, or as many as may be
+    under way."""
+    if f"{item.name}_few" in k.nests:
+        return k, max(info.costs.line_bytes // (info.lanes(item.dtype) * item.dtype.itemsize), 1)
+    return _in_flight(k)
 
 
 def _children(k: Kernel, name: str) -> bool:
