@@ -196,10 +196,7 @@ def test_large_parameters_are_asked_for_ahead_in_each_stream() -> None:
         spec for n in ("top_block_lanes", "total_block_lanes") if (spec := k.nests[n].prefetch) is not None
     ]
     assert [spec.steps for spec in asked] == [2048 // 256] * 2
-    (ahead,) = asked_ahead(total(4096, 4096, "i"), large)
-    assert ahead.buffer == "x"
-    (nest,) = [n for n in schedule(total(4096, 4096, "i").algorithm, large).nests.values() if n.prefetch]
-    assert nest.prefetch is not None and nest.prefetch.steps == 1024 // 64
+    assert not asked_ahead(total(4096, 4096, "i"), large), "rows are read side by side"
     assert not asked_ahead(total(256, 256, "ij"), large), "a cache holds it"
     assert not asked_ahead(total(1 << 16, 64, "i"), large), "short runs"
     near = total(256, 256, "ij").algorithm

@@ -19,12 +19,9 @@ from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.loops import LoopKind, Scope
 from weft.lazy_dataclass import dataclass
-from weft.scheduler.optimize import prefetch
 from weft.scheduler.optimize.extents import divides, typical
+from weft.scheduler.optimize.prefetch import MIN_RUN_BYTES, PLACES, large
 from weft.scheduler.optimize.steps import split
-
-PLACES = 4
-"""Places in which memory is read at once."""
 
 
 def count(k: Kernel, item: ItemValue, along: Axis, info: DeviceInfo) -> tuple[Kernel, int]:
@@ -33,13 +30,13 @@ def count(k: Kernel, item: ItemValue, along: Axis, info: DeviceInfo) -> tuple[Ke
     if k.algorithm.pinned or info.task_kind is not LoopKind.PARALLEL:
         return k, 1
     places = 0
-    for p in prefetch.large(k, info):
+    for p in large(k, info):
         own = [r for r in reads(item) if r.source == p.name]
         elsewhere = any(r.source == p.name for i in k.algorithm.items if i is not item for r in reads(i))
         if not own:
             continue
         nbytes = typical(along.extent) * p.dtype.itemsize
-        if p.written or elsewhere or nbytes < prefetch.MIN_RUN_BYTES:
+        if p.written or elsewhere or nbytes < MIN_RUN_BYTES:
             return k, 1
         if any(coefficient(flatten(r.index, p.shape), along.var) != 1 for r in own):
             return k, 1

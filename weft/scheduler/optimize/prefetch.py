@@ -11,7 +11,7 @@ The first pass over a row waits for memory and computes little, the others compu
 pass asks for what the first one will read.
 
 What is read once, in order: some way ahead of where the loop is, into the second-level cache. The hardware follows such
-a stream by itself, but only within a page, and not far enough ahead to keep memory busy.
+a stream by itself, but only within a page, and not far enough ahead to keep memory busy, unless there are several.
 
     for i:                            for i:
       y(i) = f(x[i])            ->      prefetch x[i + steps]
@@ -43,13 +43,16 @@ from math import prod
 from weft.backends.protocol import DeviceInfo
 from weft.ir.graph import elements
 from weft.ir.index import Int, Var, ceildiv, coefficient, flatten, high, substitute
-from weft.ir.kernel.algorithm import Item, ItemValue, Param, reads
+from weft.ir.kernel.algorithm import Item, Param, reads
 from weft.ir.kernel.decisions import pick
 from weft.ir.kernel.hints import accesses, apart, lines_of
 from weft.ir.kernel.schedule import Kernel, NestLoop
 from weft.ir.kernel.transforms.base import attempt
 from weft.ir.kernel.transforms.hint import PrefetchNext, PrefetchOutput, PrefetchShares
 from weft.ir.loops import LoopKind
+
+PLACES = 4
+"""Places in which memory is read at once, from which on it is kept busy."""
 
 ROW_SHARE = 8
 """A row takes at most one of so many parts of the second-level cache: two are there, beside what is computed."""
@@ -74,7 +77,7 @@ def prefetch(k: Kernel, info: DeviceInfo) -> Kernel:
 
 def prefetch_streams(k: Kernel, info: DeviceInfo, ahead: int, abreast: int) -> Kernel:
     """`k` with items that read large parameters in order asking for what lies some way `ahead` of it, in bytes, or
-    `abreast` where they sum several rows at a time.
+    `abreast` where they read in so many places at once that the hardware looks far enough ahead.
 
     Not where another item asks for it already (`prefetch_rows`)."""
     asked = [i for i in k.algorithm.items if k.nests[i.name].prefetch is not None]
@@ -96,19 +99,13 @@ def prefetch_streams(k: Kernel, info: DeviceInfo, ahead: int, abreast: int) -> K
                 steps[p.name] = step
         if not steps:
             continue
-        first = abreast if _is_abreast(k, item) else ahead
+        streams = sum(_streams(k, item, p, around) for p in new if p.name in steps)
+        first = ahead if streams < PLACES else abreast
         k, far = pick(k, "prefetch.bytes", list(dict.fromkeys((first, ahead, 0, 1024, 2048, 4096, 8192))))
         if far:
-            streams = sum(_streams(k, item, p, around) for p in new if p.name in steps)
             count = ceildiv(max(far // streams, MIN_AHEAD_BYTES), max(steps.values()))
             k = attempt(k, PrefetchNext(item.name, inner.var.name, count, tuple(steps)))
     return k
-
-
-def _is_abreast(k: Kernel, item: Item) -> bool:
-    """The item sums several rows at a time: the hardware follows each, and together that is far enough ahead."""
-    reducing = isinstance(item, ItemValue) and item.reduce is not None
-    return reducing and any(s.kind is LoopKind.UNROLL and not s.reduce for s in k.nests[item.name].loops)
 
 
 def _streams(k: Kernel, item: Item, p: Param, around: list[NestLoop]) -> int:
