@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import weft
 from weft import Tensor, nn
+from weft.backends import registry
 from weft.core.compile.kept import MAX_UNUSED, Kept, Part
 from weft.core.compile.plan_replay import PlanReplay
 from weft.errors import MemoryPlanError
@@ -213,15 +214,18 @@ def test_tables_that_constants_make_are_kept() -> None:
 def test_traces_and_functions_share_what_they_keep() -> None:
     w = weft.randn(256, 512).realize()
     f, g = weft.compile(lambda x: x @ w.T), weft.compile(lambda x: (x @ w.T).relu())
-    found = set[int]()
+    found: dict[str, set[int]] = {}
     for rows in (8, 40, 300):
         for h in (f, g):
             x = weft.randn(rows, 512)
             h(x)
             h(x)
             (value,) = h._recent._kept.current.values
-            found.add(id(value.memory))
-    assert len(found) == 1
+            found.setdefault(_kept(h).lines()[0], set()).add(id(value.memory))
+    assert all(len(memories) == 1 for memories in found.values()), "one for each layout"
+    assert len(found) == 1 if registry.open_device("cpu:0").info.vector_bytes == 64 else len(found) < 3, (
+        "few sizes need one of their own"
+    )
     w.zero_()
     assert f(x).numpy().max() == g(x).numpy().max() == 0
 

@@ -83,7 +83,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class OnePass(Choice):
-    """Tiles of `tall` rows in registers, by blocks of `vectors` vectors of columns."""
+    """Tiles of `tall` rows in registers, by blocks of `vectors` vectors of columns, or `across` results."""
 
     decision = "online.rows"
 
@@ -91,6 +91,7 @@ class OnePass(Choice):
     tall: int
     vectors: int
     columns: int
+    across: int
 
     def __str__(self) -> str:
         return f"one pass over blocks of {self.columns} columns, tile {self.tall}x{self.vectors} vectors"
@@ -168,9 +169,11 @@ def choose(form: Rows, info: DeviceInfo) -> OnePass:
     most = ceildiv(columns, lanes)
     widths = list(dict.fromkeys(min(n, most) for n in (BLOCK_VECTORS, 1, 2, 8)))
     k, vectors = pick(form.kernel, "online.columns", widths)
-    wide = max(vectors, ceildiv(inner, lanes))
-    k, tall = pick(k, "online.rows", *_rows_per_tile(high(form.row.extent), wide, info.vector_registers))
-    return OnePass(k, tall, vectors, lanes * vectors)
+    across = max(vectors, ceildiv(inner, lanes))
+    if columns > lanes * vectors and _most_rows(across, info) < 2 and inner % (lanes * vectors) == 0:
+        across = vectors  # results are cut, for one row's sums would wait for each other
+    k, tall = pick(k, "online.rows", *_rows_per_tile(high(form.row.extent), _most_rows(across, info)))
+    return OnePass(k, tall, vectors, lanes * vectors, lanes * min(across, ceildiv(inner, lanes)))
 
 
 def apply(form: Rows, choice: OnePass, info: DeviceInfo) -> Kernel:
@@ -299,9 +302,12 @@ class _OnePass:
 
     def product_tiles(self, tall: int) -> None:
         """The part of the product that one block of columns adds, in register tiles."""
-        names = [s.var.name for s in self.k.nests[self.product].loops]
-        i, d = names[-2], names[-1]
+        *around, i, d = (s.var.name for s in self.k.nests[self.product].loops)
         self.k, it, ii = split(self.k, i, tall, "ot", "oi")
+        if extent(self.k, d) > self.choice.across:
+            self.k, dt, d = split(self.k, d, self.choice.across, "dt", "di")
+            self.k = run(self.k, Permute(self.product, (*around, it, dt, ii, d)))
+            it = dt
         self.k = run(self.k, ComputeAt("part", self.product, it, Scope.REGISTER))
         self.register_tile("part")
         if not isinstance(self.columns.extent, int):
@@ -396,10 +402,14 @@ class _OnePass:
         return "panel"
 
 
-def _rows_per_tile(extent: int, vectors: int, registers: int) -> tuple[list[int], list[float]]:
+def _most_rows(vectors: int, info: DeviceInfo) -> int:
+    """The most rows of so many vectors that registers hold, beside what is multiplied."""
+    return max(1, min(MAX_TILE_ROWS, (info.vector_registers - vectors - 1) // vectors))
+
+
+def _rows_per_tile(extent: int, most: int) -> tuple[list[int], list[float]]:
     """Rows of a register tile, the most first, and their cost: as many as registers hold are best, fewer when they fit
     the extent better."""
-    most = max(1, min(MAX_TILE_ROWS, (registers - vectors - 1) // vectors))
 
     def cost(rows: int) -> float:
         block = _rows_per_block(extent, rows)
