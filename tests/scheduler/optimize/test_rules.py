@@ -64,7 +64,7 @@ SIZES: dict[str, Case] = {
     **{f"columns {m}x{n}": columns(m, n) for m, n in [(1, 1), (3, 5), (1, 300), (17, 64), (64, 1)]},
     **{
         f"attention {b}x{t}x{d}": attention(b, t, d, c)
-        for b, t, d, c in [(1, 70, 3, True), (2, 65, 4, False), (5, 3, 1, True)]
+        for b, t, d, c in [(1, 70, 3, True), (2, 65, 4, False), (5, 3, 1, True), (1, 37, 64, True)]
     },
     "convolution 2x3x9": convolution(2, 3, 9, 5),
     **{
@@ -329,6 +329,13 @@ def test_attention_runs_in_one_pass() -> None:
     assert k.nests["l"].online is not None and k.nests["o"].online is not None
     largest = max(int(np.prod(n.size)) for n in k.nests.values() if n.size)
     assert largest <= 64 * 1024, "no buffer of 1024 x 1024 scores"
+
+
+def test_results_are_cut_where_one_row_of_them_is_all_that_registers_hold() -> None:
+    """Scores of one row at a time would wait for each other."""
+    for device, d, tile in (("avx2", 64, (2, 32)), ("avx2", 32, (2, 32)), ("avx512", 64, (4, 64))):
+        k = schedule(attention(8, 1024, d, False).algorithm, DESCRIPTIONS[device])
+        assert k.nests["part"].size[-3:-1] == tile
 
 
 def test_a_norm_before_sums_of_blocks_is_computed_once_for_all_of_them() -> None:
