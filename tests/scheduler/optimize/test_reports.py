@@ -20,7 +20,7 @@ GOLDEN: dict[str, tuple[Case, str]] = {
         """\
 online         no: 1 reduction and 1 output; a chain has 4 and 1
 contraction    chosen: tile 6x4 vectors, panel b 1024x64 in local, 80.9 M cycles (67 options; next: 5x4, +1 %)
-                 contraction.axes: lanes j, rows i, 81.0 M cycles (2 options; next: lanes i, rows j, +49 %)
+                 contraction.axes: lanes j, rows i, 81.0 M cycles (3 options; next: lanes i, rows j moved, +8 %)
                  contraction.method: tiles, 81.0 M cycles (2 options; next: inner products, +77 %)
                  contraction.depth: whole (2 options; next: in blocks)
                  contraction.panel: packed (2 options; next: read where it lies)

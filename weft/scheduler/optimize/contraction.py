@@ -93,6 +93,12 @@ MAX_UNSIZED_ROWS = 8
 ROWS_PER_COLUMN, PACKED_ROWS_PER_COLUMN = 0.5, 8
 """Rows for each column of a product from which on cores share its rows: where panels lie ready, and where not."""
 
+MAX_UNMOVED_VECTORS = 4
+"""Vectors of results for which a stream is not copied, however it lies: a panel or two."""
+
+MOVING_COPIES = 12.0
+"""Copies of an element that stays near, in the time that one takes which comes from afar and goes there."""
+
 CHUNK_TILES = 8
 """Tiles for which a task copies a panel, where how many there are is only known at run time."""
 
@@ -113,23 +119,26 @@ class Products:
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """The factor that is the panel, its vector axis, and the stream's axis that is tiled."""
+    """The factor that is the panel, its vector axis, and the stream's axis that is tiled; `moved`: the stream is copied
+    first, tile by tile as the sum goes through it."""
 
     kernel: Kernel
     contraction: Contraction
     side: int
     panel: Axis
     stream: Axis
+    moved: bool = False
 
     def __str__(self) -> str:
-        """lanes j, rows i"""
-        return f"lanes {self.panel.var.name}, rows {self.stream.var.name}"
+        """lanes j, rows i moved"""
+        moved = " moved" if self.moved else ""
+        return f"lanes {self.panel.var.name}, rows {self.stream.var.name}{moved}"
 
 
 @dataclass(frozen=True)
 class Tiles(Choice):
     """Tiles of `rows` by `vectors` results; `in_blocks`: the depth is cut, since a panel of all of it is too large;
-    `in_place`: the panel is read where it lies, whatever copying it would gain."""
+    `in_place`: the panel is read where it lies, whatever copying it would gain; `moved`: the stream is copied first."""
 
     kernel: Kernel
     contraction: Contraction
@@ -139,6 +148,7 @@ class Tiles(Choice):
     tile: TileSize
     in_blocks: bool
     in_place: bool = False
+    moved: bool = False
 
     decision = "contraction.tile"
 
@@ -173,7 +183,7 @@ def recognise(k: Kernel, info: DeviceInfo) -> Products | Refusal:
 def choose(form: Products, info: DeviceInfo) -> Tiles | InnerProducts | Deep | Refusal:
     """The axes and the tile that take the fewest cycles, or inner products if these take fewer; where the sum is much
     longer than there are results, tiles of parts of it."""
-    axes = [Axes(g, c, *x) for g, c in form.forms for x in _tiled_axes(c)]
+    axes = [x for g, c in form.forms for way in _tiled_axes(c) for x in _ways(Axes(g, c, *way), info)]
     tiles = [_tiles(x, info) for x in axes]
     stored = [_storing(x, info.costs) for x in axes]
     least = [min(t.values()) + extra for t, extra in zip(tiles, stored, strict=True)]
@@ -231,7 +241,7 @@ def _deep_or_tiled(
     sized, length = isinstance(axes.stream.extent, int), prod(typical(a.extent) for a in c.value.reduce.axes)
     room = info.l2_bytes // PANEL_SHARE
     far = length * width * c.value.dtype.itemsize > room
-    far = far or fetched_anew(k, c, 1 - axes.side, info)
+    far = far or (not axes.moved and fetched_anew(k, c, 1 - axes.side, info))
     large = _panel_bytes(c, width) > info.l2_bytes
     in_place = large and isinstance(c.factors[axes.side], Load) and contiguous(k, c, axes.side, axes.panel)
     in_blocks = large and not in_place
@@ -239,7 +249,7 @@ def _deep_or_tiled(
         ways = ("in blocks", "whole") if far else ("whole", "in blocks")
         k, depth_way = pick(k, "contraction.depth", ways)
         in_blocks = depth_way == "in blocks"
-    tiled = Tiles(k, c, axes.side, axes.panel, axes.stream, tile, in_blocks, in_place)
+    tiled = Tiles(k, c, axes.side, axes.panel, axes.stream, tile, in_blocks, in_place, axes.moved)
     sharing = _shared(tiled, info)
     if isinstance(sharing, Refusal):
         return replace(tiled, refused=(*refused, ("depth", sharing)))
@@ -317,6 +327,28 @@ def _tiled_axes(c: Contraction) -> Iterator[tuple[int, Axis, Axis]]:
                 yield side, panel, stream
 
 
+def _ways(axes: Axes, info: DeviceInfo) -> list[Axes]:
+    """The stream as it lies, and moved where its steps lead from line to line: one that the second cache does not hold
+    but the last one does, beside which panels of the whole depth fit."""
+    k, c, side = axes.kernel, axes.contraction, 1 - axes.side
+    load, reduce = plain_load(c.factors[side]), c.value.reduce
+    if (
+        load is None
+        or load.guard
+        or reduce is None
+        or not all(isinstance(a.extent, int) for a in c.value.all_axes)
+    ):
+        return [axes]
+    depth = prod(high(a.extent) for a in reduce.axes)
+    panel = depth * info.lanes(c.value.dtype) * c.value.dtype.itemsize
+    size = _elements(c, side) * c.value.dtype.itemsize
+    fits = info.l2_bytes <= size <= info.l3_bytes and panel * PANEL_SHARE <= info.l2_bytes
+    few = high(axes.panel.extent) <= MAX_UNMOVED_VECTORS * info.lanes(c.value.dtype)
+    if few or not fits or not fetched_anew(k, c, side, info) or lane_step(k, load, axes.stream.var) != 1:
+        return [axes]
+    return [axes, replace(axes, moved=True)]
+
+
 def _tiles(axes: Axes, info: DeviceInfo) -> dict[TileSize, float]:
     """Tiles that registers hold, with the cycles that each takes without storing the results."""
     k, c, side, panel, stream = axes.kernel, axes.contraction, axes.side, axes.panel, axes.stream
@@ -326,6 +358,8 @@ def _tiles(axes: Axes, info: DeviceInfo) -> dict[TileSize, float]:
     p, s = typical(panel.extent), typical(stream.extent)
     apart = row_bytes(k, c.factors[1 - side], stream)
     strided, crowd = fetched_anew(k, c, 1 - side, info), crowded(k, c, 1 - side, info)
+    if axes.moved:
+        apart, strided, crowd = None, False, False
     packing, direct = _packing(k, c, side, panel, costs)
     blocks = prod(typical(a.extent) for a in c.own(1 - side) if a is not stream)
     seek = _seeking(k, c, 1 - side, panel, costs)
@@ -348,6 +382,7 @@ def _tiles(axes: Axes, info: DeviceInfo) -> dict[TileSize, float]:
         of_rows.append((blocks_of(stream.extent, rows), lines))
     square = square_of(k, c, side, panel, info)
     turning = squares.cycles(square, costs) * _elements(c, side) if square else packing
+    moving = MOVING_COPIES * costs.copy_cycles * _elements(c, 1 - side) if axes.moved else 0.0
     cycles: dict[TileSize, float] = {}
     widths = _widths(p, lanes)
     ready = [v for v in widths if is_packed(k, c, side, panel, v * lanes)]
@@ -361,7 +396,7 @@ def _tiles(axes: Axes, info: DeviceInfo) -> dict[TileSize, float]:
                 continue
             tiles, lines = of_rows[rows - 1]
             step = tile_cycles(rows, vectors, step_lines, lines, costs)
-            cost = panels * tiles * step * each + panels * seek
+            cost = panels * tiles * step * each + panels * seek + moving
             tile = TileSize(rows, vectors)
             if not packed and not (direct and blocks * tiles <= MAX_UNPACKED_USES):
                 once = blocks * tiles <= 1 and is_in_squares(tile, square, info)
@@ -488,7 +523,12 @@ class _Tiled:
         if cut_short:
             self.k = run(self.k, Clip(so))
         block = so
-        if self.sized and not self.choice.in_blocks and crowded(self.k, c, 1 - choice.side, info):
+        if (
+            self.sized
+            and not choice.moved
+            and not choice.in_blocks
+            and crowded(self.k, c, 1 - choice.side, info)
+        ):
             room = info.l2_bytes // WINDOW_SHARE // (self.depth * choice.rows * c.value.dtype.itemsize)
             together = max(d for d in divisors(per_chunk) if d <= max(room, 1))
             self.k, block, so = split(self.k, so, together, "sb", "so")
@@ -500,6 +540,8 @@ class _Tiled:
             self.k = run(self.k, Unroll(si), Vectorize(pi))
         uses = prod(typical_extent(self.k, n) for n in (*inside, so)) * chunks
         self.tiles(at, block, so, uses, inside)
+        if choice.moved:
+            self.move(big)
         return self.asking(so)
 
     def shares_rows(self, around: list[str]) -> bool:
@@ -657,6 +699,9 @@ class _Tiled:
         window = None
         if self.reached is not None:
             self.k, window = run(self.k, Window(value, self.reached, "window")), "window"
+        elif choice.moved:
+            axes = self.ordered(stream, [choice.stream.var.name], k_axes)
+            self.k = run(self.k, Stage(value, stream, "moved", axes))
         elif block != tile or (not isinstance(stream, Load) and plain_load(stream) is None):
             axes = self.ordered(stream, [choice.stream.var.name], k_axes)
             self.k = run(self.k, Stage(value, stream, "stream", axes))
@@ -693,6 +738,20 @@ class _Tiled:
             self.follow(self.summed, stream, tile)
             if isinstance(panel, Load) and is_packed(self.k, c, choice.side, choice.panel, self.width):
                 self.k = ask_for_panel(self.k, self.summed, at, panel.source, self.panel_bytes, self.info)
+
+    def move(self, big: bool) -> None:
+        """The loops that copy the stream before all else, each tile's rows step by step of the sum: on all cores where
+        the tiles are."""
+        nest, rows = self.k.nests["moved"], self.choice.rows
+        rank = len(nest.size)
+        order = (*range(rank - 2), rank - 1, rank - 2)
+        self.k = run(self.k, Arrange("moved", Scope.LOCAL, order, (*[1] * (rank - 1), rows)))
+        row = nest.loops[-1].var.name
+        self.k = run(self.k, Pad(row, rows))
+        self.k, _, row = split(self.k, row, rows, "mt", "mi")
+        self.k = attempt(self.k, Vectorize(row))
+        if big:
+            self.k = parallel.spread(self.k, "moved", [self.k.nests["moved"].loops[0].var.name], self.info)
 
     def in_squares(self, uses: int) -> int:
         """The lanes of the squares in which the panel is read; 0 where it is not."""
