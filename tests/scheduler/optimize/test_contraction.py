@@ -170,10 +170,13 @@ def test_windows_are_of_blocks_that_share_little() -> None:
     assert size <= copied <= 2 * size
 
 
-@pytest.mark.parametrize(("depth", "asked"), [(64, False), (130, True), (700, False)])
-def test_short_rows_from_memory_are_asked_for(depth: int, asked: bool) -> None:
-    """The hardware follows long rows, and short ones are one run; those between are asked for a tile early."""
-    a, b = normal(12, depth), normal(depth, 20, seed=1)
+@pytest.mark.parametrize(
+    ("depth", "columns", "asked"), [(64, 20, False), (130, 20, True), (700, 20, False), (130, 16, False)]
+)
+def test_short_rows_from_memory_are_asked_for(depth: int, columns: int, asked: bool) -> None:
+    """The hardware follows long rows, and short ones are one run; those between are asked for a tile early, unless one
+    vector of results is all that is multiplied meanwhile."""
+    a, b = normal(12, depth), normal(depth, columns, seed=1)
     k, got = scheduled(lambda x, y: x @ y, [a, b], info(64, 32, l2_bytes=1 << 10))
     assert any(n.prefetch is not None for n in k.nests.values()) is asked
     close(got, a.astype(np.float64) @ b)
@@ -459,6 +462,17 @@ def test_a_stream_from_beyond_the_cache_is_moved_first(device: str, depth: int, 
     k, got = scheduled(lambda x, g: x.T @ g, [x, g[:, :32].copy()], MOVING[device])
     close(got, x.T.astype(np.float64) @ g[:, :32])
     assert "moved" not in k.nests, "few panels read it"
+
+
+@pytest.mark.parametrize("device", MOVING)
+def test_all_steps_of_a_tiles_rows_lie_together(device: str) -> None:
+    """A sum over two axes is one run through what was moved."""
+    a, b = normal(2, 40, 128), normal(40, 2, 80, seed=1)
+    k, got = scheduled(
+        lambda x, g: (x.permute(1, 0, 2).unsqueeze(3) * g.unsqueeze(2)).sum((0, 1)), [a, b], MOVING[device]
+    )
+    close(got, np.einsum("ijk,jil->kl", a.astype(np.float64), b))
+    assert k.nests["moved"].layout.order[0] == 2, "all steps of a tile's rows lie together"
 
 
 @pytest.mark.parametrize(("depth", "wide", "narrow"), [(512, 2048, 256), (784, 1536, 384)])

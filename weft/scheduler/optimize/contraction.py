@@ -743,8 +743,8 @@ class _Tiled:
         """The loops that copy the stream before all else, each tile's rows step by step of the sum: on all cores where
         the tiles are."""
         nest, rows = self.k.nests["moved"], self.choice.rows
-        rank = len(nest.size)
-        order = (*range(rank - 2), rank - 1, rank - 2)
+        rank, steps = len(nest.size), self.summed_axes(self.c.factors[1 - self.choice.side])
+        order = (*range(rank - 1 - steps), rank - 1, *range(rank - 1 - steps, rank - 1))
         self.k = run(self.k, Arrange("moved", Scope.LOCAL, order, (*[1] * (rank - 1), rows)))
         row = nest.loops[-1].var.name
         self.k = run(self.k, Pad(row, rows))
@@ -752,6 +752,11 @@ class _Tiled:
         self.k = attempt(self.k, Vectorize(row))
         if big:
             self.k = parallel.spread(self.k, "moved", [self.k.nests["moved"].loops[0].var.name], self.info)
+
+    def summed_axes(self, factor: Expr) -> int:
+        """The number of summed axes that a factor has."""
+        reduce = self.c.value.reduce
+        return sum(a.var in axes_of(factor) for a in reduce.axes) if reduce else 0
 
     def in_squares(self, uses: int) -> int:
         """The lanes of the squares in which the panel is read; 0 where it is not."""
@@ -783,7 +788,10 @@ class _Tiled:
                 self.k = attempt(self.k, Trim(name, loop, strict=True))
 
     def follow(self, name: str, stream: Expr, tile: str) -> None:
-        """Ask for the next tile's rows of a stream from memory, where the hardware does not find them in time."""
+        """Ask for the next tile's rows of a stream from memory, where the hardware does not find them in time. With one
+        vector of results for each row, asking takes as many instructions as multiplying."""
+        if self.choice.vectors == 1:
+            return
         load = plain_load(stream)
         p = self.k.algorithm.param(load.source) if load is not None and not load.guard else None
         reduce = self.c.value.reduce
