@@ -96,7 +96,7 @@ samples: $(VENV)/dev.stamp
 	$(BIN)/python -m tools.torch_samples --samples 0 $(SAMPLES)
 
 fuzz: $(VENV)/dev.stamp
-	WEFT_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) tests/fuzz tests/ir/passes/test_meaning.py tests/backends/dummy/test_races.py tests/testing/test_threads.py \
+	WEFT_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) tests/fuzz tests/ir/passes/test_meaning.py tests/ir/kernel/test_transforms.py tests/backends/dummy/test_races.py tests/testing/test_threads.py \
 	    tests/core/composed/test_halves.py tests/core/compile/test_compile_breaks.py tests/core/execute/test_changes.py \
 	    tests/core/views/test_views.py tests/core/compile/test_kept.py tests/core/compile/test_compile_state.py \
 	    tests/optim/test_lr_scheduler.py

@@ -1,6 +1,10 @@
-"""No legal schedule changes what a kernel computes."""
+"""No legal schedule changes what a kernel computes.
+
+`make test` tries a few of each kind, `make fuzz` as many as WEFT_FUZZ_EXAMPLES says."""
 
 from __future__ import annotations
+
+import os
 
 import numpy as np
 import pytest
@@ -20,6 +24,7 @@ from weft.scheduler.kernelize import kernelize
 from weft.testing.kernels import CASES, Case
 from weft.testing.schedules import picked_by, random_schedule, starts
 
+EXAMPLES = int(os.environ.get("WEFT_FUZZ_EXAMPLES", "0"))
 STARTS = starts()
 
 
@@ -51,7 +56,7 @@ def test_initial_schedule(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STARTS)
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES or 60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_random_schedules(name: str, data: st.DataObject) -> None:
     case, start = STARTS[name]

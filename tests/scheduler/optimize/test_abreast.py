@@ -82,3 +82,19 @@ def test_as_numpy_computes_it(shape: tuple[int, int], dtype: str) -> None:
     assert x.max().item() == a.max()
     np.testing.assert_array_equal(x.amax(1).double().numpy(), a.max(1))
     np.testing.assert_array_equal(x.amin(0).double().numpy(), a.min(0))
+
+
+@pytest.mark.parametrize("over", [None, 0, 1])
+def test_sizes_known_at_run_time(over: int | None) -> None:
+    """Rows, or parts of a sum, of which the last group may have fewer."""
+    rng = np.random.default_rng(0)
+    for n in (1000, 1001, 1033, 1090, 1222, 5, 1):
+        a = rng.integers(-8, 9, (n, 1531))
+        x = weft.tensor(a, dtype=weft.float32).realize()
+        np.testing.assert_array_equal((x.sum() if over is None else x.sum(over)).numpy(), a.sum(over))
+    text = weft.explain(
+        (lambda x: x.sum() if over is None else x.sum(over))(weft.zeros(1117, 1531).realize())
+    )
+    loops = text.kernels[-1].loops
+    assert "size" in loops
+    assert ("_group in" in loops) is (over != 0)

@@ -75,7 +75,7 @@ def grouped(k: Kernel, name: str, rows: int) -> tuple[Kernel, Group] | Refusal:
     return _inside(k, name, inner), Group(axis, inner)
 
 
-def follow(k: Kernel, name: str, group: Group) -> tuple[Kernel, Group] | Refusal:
+def follow(k: Kernel, name: str, group: Group) -> tuple[Kernel, Group]:
     """A part of the sum, computed for a group of rows: these run innermost."""
     loop = loop_of(k, name, group)
     return _inside(k, name, loop), Group(group.axis, loop)

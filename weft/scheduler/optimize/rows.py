@@ -769,8 +769,8 @@ def _runs(k: Kernel, item: ItemValue, info: DeviceInfo) -> tuple[Kernel, tuple[s
             k,
             (),
         )  # what is computed of other values would be so for every few rows: `levels.bounded` makes levels
-    sized = isinstance(axis.extent, int) or _streams_by(k, item, info)
-    if sized and typical(axis.extent) >= 2 * SUM_CHAIN:
+    even = isinstance(axis.extent, int) or _streams_by(k, item, info)
+    if even and typical(axis.extent) >= 2 * SUM_CHAIN:
         step = SplitReduce(
             item.name, axis.var.name, SUM_CHAIN, name, whole=others if long(rest, SUM_CHAIN) else ()
         )
