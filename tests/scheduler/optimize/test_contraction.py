@@ -464,6 +464,23 @@ def test_a_stream_from_beyond_the_cache_is_moved_first(device: str, depth: int, 
     assert "moved" not in k.nests, "few panels read it"
 
 
+def test_a_stream_is_moved_where_a_copy_pays() -> None:
+    """One that the second cache does not hold and the last one does, and whose rows are neighbours."""
+
+    def moved(x: weft.Tensor, device: DeviceInfo) -> Kernel | None:
+        (spec,) = kernelize([(x.T @ weft.zeros(x.shape[0], 384).realize()).value.node])
+        k = schedule(spec.algorithm, device)
+        ways = next(p.options for p in k.decisions.picks if p.name == "contraction.axes")
+        return k if any(str(way).endswith("rows i1 moved") for way in ways) else None
+
+    x, near = weft.zeros(1576, 1152).realize(), info(32, 16, 512 << 10)
+    k = moved(x, near)
+    assert k is not None and k.nests["moved"].loops[0].kind is LoopKind.PARALLEL
+    assert moved(x, info(32, 16, 8 << 20)) is None, "the second cache holds it"
+    assert moved(x, replace(near, l3_bytes=4 << 20)) is None, "no cache holds a copy"
+    assert moved(weft.zeros(1576, 1152, 2).realize()[..., 0], near) is None, "its rows are apart"
+
+
 @pytest.mark.parametrize("device", MOVING)
 def test_all_steps_of_a_tiles_rows_lie_together(device: str) -> None:
     """A sum over two axes is one run through what was moved."""

@@ -64,7 +64,13 @@ SIZES: dict[str, Case] = {
     **{f"columns {m}x{n}": columns(m, n) for m, n in [(1, 1), (3, 5), (1, 300), (17, 64), (64, 1)]},
     **{
         f"attention {b}x{t}x{d}": attention(b, t, d, c)
-        for b, t, d, c in [(1, 70, 3, True), (2, 65, 4, False), (5, 3, 1, True), (1, 37, 64, True)]
+        for b, t, d, c in [
+            (1, 70, 3, True),
+            (2, 65, 4, False),
+            (5, 3, 1, True),
+            (1, 37, 64, True),
+            (1, 35, 72, False),
+        ]
     },
     "convolution 2x3x9": convolution(2, 3, 9, 5),
     **{
@@ -333,9 +339,14 @@ def test_attention_runs_in_one_pass() -> None:
 
 def test_results_are_cut_where_one_row_of_them_is_all_that_registers_hold() -> None:
     """Scores of one row at a time would wait for each other."""
-    for device, d, tile in (("avx2", 64, (2, 32)), ("avx2", 32, (2, 32)), ("avx512", 64, (4, 64))):
+    for device, d, tile in (
+        ("avx2", 64, (2, 32)), ("avx2", 32, (2, 32)), ("avx2", 72, (2, 32)), ("avx2", 40, (2, 32)),
+        ("avx512", 64, (4, 64)), ("avx512", 80, (2, 128)), ("avx512", 256, (4, 64)),
+    ):  # fmt: skip
         k = schedule(attention(8, 1024, d, False).algorithm, DESCRIPTIONS[device])
         assert k.nests["part"].size[-3:-1] == tile
+    k = schedule(attention(8, 20, 64, False).algorithm, DESCRIPTIONS["avx2"])
+    assert "part" not in k.nests and k.nests["o"].size[-2:] == (1, 64), "one block of columns is not cut"
 
 
 def test_a_norm_before_sums_of_blocks_is_computed_once_for_all_of_them() -> None:

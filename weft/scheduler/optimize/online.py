@@ -169,11 +169,21 @@ def choose(form: Rows, info: DeviceInfo) -> OnePass:
     most = ceildiv(columns, lanes)
     widths = list(dict.fromkeys(min(n, most) for n in (BLOCK_VECTORS, 1, 2, 8)))
     k, vectors = pick(form.kernel, "online.columns", widths)
-    across = max(vectors, ceildiv(inner, lanes))
-    if columns > lanes * vectors and _most_rows(across, info) < 2 and inner % (lanes * vectors) == 0:
-        across = vectors  # results are cut, for one row's sums would wait for each other
-    k, tall = pick(k, "online.rows", *_rows_per_tile(high(form.row.extent), _most_rows(across, info)))
-    return OnePass(k, tall, vectors, lanes * vectors, lanes * min(across, ceildiv(inner, lanes)))
+    across = _padded(inner, lanes)
+    wide = max(vectors, across // lanes)
+    if columns > lanes * vectors and _most_rows(wide, info) < 2 and across % (lanes * vectors) == 0:
+        wide, across = (
+            vectors,
+            lanes * vectors,
+        )  # results are cut, for one row's sums would wait for each other
+    k, tall = pick(k, "online.rows", *_rows_per_tile(high(form.row.extent), _most_rows(wide, info)))
+    return OnePass(k, tall, vectors, lanes * vectors, across)
+
+
+def _padded(results: int, lanes: int) -> int:
+    """A row of so many results in steps of some vectors, the last of which may not be full."""
+    step = lanes * min(BLOCK_VECTORS, ceildiv(results, lanes))
+    return ceildiv(results, step) * step
 
 
 def apply(form: Rows, choice: OnePass, info: DeviceInfo) -> Kernel:
