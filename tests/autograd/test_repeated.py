@@ -11,6 +11,7 @@ import pytest
 import weft
 from weft import Tensor, nn
 from weft.autograd import repeated, reverse
+from weft.core.composed.composite import without_calls
 from weft.core.grad import differentiate
 from weft.ir.errors import IRError
 
@@ -223,3 +224,52 @@ def test_accumulation_and_shared_gradients(walks: list[int]) -> None:
     assert p.grad.tolist() == [8.0] * 3
     assert q.grad.tolist() == [4.0] * 3
     assert differentiate.repeated is repeated
+
+
+def _closed_over(what: Any) -> Any:
+    def rule(g: Any) -> Any:
+        return g, what
+
+    rule.__module__ = "weft.core.pointwise.elementwise"
+    return rule
+
+
+def test_rules_are_told_by_their_code_and_what_they_closed_over() -> None:
+    """Where that is plain, and the code is weft's."""
+    two, both = _closed_over(2), _closed_over((_closed_over(None), "mean", 0.5))
+    assert repeated.told(two) == repeated.told(_closed_over(2))
+    assert repeated.told(both) == repeated.told(_closed_over((_closed_over(None), "mean", 0.5)))
+    others = [None, two, both, *(_closed_over(x) for x in (3, True, 2.0, 0.0, -0.0, (2,), "2", None))]
+    assert len({repeated.told(r) for r in others}) == len(others)
+    assert repeated.told(None) is None
+    tensor = weft.ones(2)
+    for untold in (tensor, tensor.value, [2], (2, [3]), np.float32(2), int, lambda g: g):
+        with pytest.raises(repeated.UntoldError):
+            repeated.told(_closed_over(untold))
+    with pytest.raises(repeated.UntoldError):
+        repeated.told(lambda g: (g,))
+
+    def later(g: Any) -> Any:
+        return g, not_yet
+
+    later.__module__ = "weft.core"
+    with pytest.raises(repeated.UntoldError):
+        repeated.told(later)
+    not_yet = 2
+    assert repeated.told(later)
+
+
+@pytest.mark.usefixtures("unverified")
+def test_a_pass_with_rules_that_closed_over_plain_things_is_recorded(walks: list[int]) -> None:
+    p = weft.tensor([0.5, -1.0], requires_grad=True)
+    grads: list[list[float]] = []
+    for k in range(5):
+        y = without_calls(weft.sigmoid)(p * float(1 + (k == 4)))
+        y.sum().backward()
+        assert p.grad is not None
+        grads.append(p.grad.tolist())
+        p.grad = None
+    assert len(walks) == 2 + 1  # the last is another tape
+    np.testing.assert_allclose(grads[0], grads[3])
+    s = 1 / (1 + np.exp(-2 * np.array([0.5, -1.0])))
+    np.testing.assert_allclose(grads[4], 2 * s * (1 - s), rtol=1e-6)

@@ -89,6 +89,35 @@ def test_scan_does_what_the_steps_do() -> None:
             np.testing.assert_allclose(z.numpy(), x, rtol=1e-9, atol=1e-9, err_msg=f"seed {seed}, {k}")
 
 
+def test_scans_of_many_lengths_do_what_the_steps_do() -> None:
+    """Those that come later are built from what was recorded of the first."""
+    for seed in range(EXAMPLES or 4):
+        rng = np.random.default_rng(200 + seed)
+        grad = [bool(g) for g in rng.integers(0, 3, 5)]
+
+        def leaf(k: int, *shape: int, rng: np.random.Generator = rng, grad: list[bool] = grad) -> Tensor:
+            return weft.tensor(rng.standard_normal(shape) * 0.5, requires_grad=grad[k])
+
+        weights = [leaf(0, 4, 4), leaf(1, 4)]
+        f, reverse = random_step(rng, weights), bool(rng.integers(0, 2))
+        for length in rng.integers(1, 12, 8).tolist():
+            a, b, xs = leaf(2, 3, 4), leaf(3, 4), leaf(4, length, 3, 4)
+            given = [t for t in (a, b, xs, *weights) if t.requires_grad]
+            results: list[list[Tensor]] = []
+            for run in (one_by_one, lambda f, c, x, r: weft.scan(f, c, x, reverse=r)):
+                ends, ys = run(f, (a, b), xs, reverse)
+                found = [*ends, *ys]
+                loss = sum((t * t).sum() * (k + 1) for k, t in enumerate(found))
+                if given:
+                    found += weft.autograd.grad(loss, given, allow_unused=True, materialize_grads=True)
+                results.append(found)
+            want, loops = (reference.evaluate([t.value.node for t in found]) for found in results)
+            for k, (x, y) in enumerate(zip(want, loops, strict=True)):
+                np.testing.assert_allclose(
+                    y, x, rtol=1e-9, atol=1e-9, err_msg=f"seed {seed}, {length} steps, {k}"
+                )
+
+
 def test_batches_and_second_derivatives_of_scans() -> None:
     for seed in range(EXAMPLES or 2):
         rng = np.random.default_rng(100 + seed)

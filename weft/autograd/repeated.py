@@ -12,12 +12,13 @@ nodes. What runs a user's own code is walked each time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from types import FunctionType, NoneType
 from typing import Any, TypeAlias
 
 from weft import settings
 from weft.autograd.context import context, main
-from weft.autograd.value import HOOKS, Value
+from weft.autograd.value import HOOKS, Value, VjpRule
 from weft.ir.dtypes import DType
 from weft.ir.errors import IRError
 from weft.ir.forks import forkable
@@ -85,6 +86,38 @@ _hooks: Any = HOOKS
 def rules_of(kind: type) -> None:
     """Said of a class: methods of its objects, which are rules, depend on nothing but what the key tells."""
     _recorded_rules.add(kind)
+
+
+def told(rule: VjpRule | None) -> Hashable:
+    """The things that a rule of weft's own depends on, beside what it is called with: nothing, itself, or its code and
+    what it has closed over. `UntoldError` where that may be more than a key can tell."""
+    if rule is None or getattr(rule, "__self__", None).__class__ in _recorded_rules:
+        return rule
+    return _fact_of(rule)
+
+
+def _fact_of(found: Any) -> Hashable:
+    """A key's part for what is closed over."""
+    kind = found.__class__
+    if kind in _SIMPLE:
+        return kind, repr(found) if kind is float else found
+    if kind is tuple:
+        return tuple([_fact_of(x) for x in found])
+    if kind is FunctionType and found.__module__.startswith("weft.") and not found.__kwdefaults__:
+        try:
+            cells = [_fact_of(c.cell_contents) for c in found.__closure__ or ()]
+        except ValueError:  # one is empty yet
+            raise UntoldError from None
+        return found.__module__, found.__code__, _fact_of(found.__defaults__), *cells
+    raise UntoldError
+
+
+_SIMPLE = frozenset({NoneType, bool, int, float, str, DType, Op})
+"""Types of values that are told by value."""
+
+
+class UntoldError(Exception):
+    """A key cannot tell all that something depends on."""
 
 
 def gradients(
@@ -176,10 +209,8 @@ def _described(
         for v in order:
             places[v] = ~len(places)
             rule, node = v.rule, v.node
-            if rule is not None and getattr(rule, "__self__", None).__class__ not in _recorded_rules:
-                return None
             fact = numbers.get(node)
-            row = [v.op, rule, v.attrs, _fact(node, numbers, nodes) if fact is None else fact]
+            row = [v.op, rule and told(rule), v.attrs, _fact(node, numbers, nodes) if fact is None else fact]
             for x in v.inputs:
                 if x.needs_grad:
                     row.append(places[x])
@@ -188,13 +219,9 @@ def _described(
                     row.append(_fact(x.node, numbers, nodes) if fact is None else fact)
             rows.append(tuple(row))
         rows.append(tuple([places[t] for t in targets]))
-    except _InFileError:
+    except UntoldError:
         return None
     return rows
-
-
-class _InFileError(Exception):
-    """A leaf is in a file: where what is computed from it is at home is not told by the key."""
 
 
 _LOOKED_INTO = frozenset({Op.CONST, Op.RANGE, Op.RESHAPE, Op.PAD})
@@ -215,5 +242,5 @@ def _fact(node: Node, numbers: dict[Node, int], nodes: list[Node]) -> Any:
         inputs = [_fact(i, numbers, nodes) for i in node.inputs]
         return (op, node.attrs, node.shape, node.dtype, node.device, node.storage is None, *inputs)
     if op is _BUFFER and node.device is None:
-        raise _InFileError
+        raise UntoldError  # where what is computed from it is at home
     return (op, node.shape, node.dtype, node.device)

@@ -12,7 +12,7 @@ the scheduler, which runs it once and computes only what somebody asks for.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import field, fields
 from enum import Enum
 
 from weft.ir import graph
@@ -69,7 +69,13 @@ class Body:
 
     def of_length(self, length: Int) -> Body:
         """The same body for another number of steps."""
-        return self if length == self.length else replace(self, length=length)
+        if length == self.length:
+            return self
+        made = object.__new__(Body)
+        for f in fields(self):
+            object.__setattr__(made, f.name, getattr(self, f.name))
+        object.__setattr__(made, "length", length)  # which the template does not depend on
+        return made
 
     @property
     def key(self) -> tuple[GraphTemplate, int, int, tuple[int, ...], Int, bool]:
@@ -169,7 +175,7 @@ def normal(
         n = stack.pop()
         if n in fixed or n.op is Op.CONST or (n.op is Op.RANGE):
             continue
-        if n.op in _MOVES and n.storage is None:
+        if n.op in MOVES and n.storage is None:
             stack.append(n.inputs[0])
             continue
         empty = graph.elements(n.shape) == 0
@@ -191,7 +197,7 @@ def normal(
     offsets: list[int] = []
     inputs: list[Node] = []
     for k, n in enumerate(sources):
-        base, offset = _rows(n) if k >= len(carries) else (n, 0)
+        base, offset = rows_of(n) if k >= len(carries) else (n, 0)
         if k >= len(carries):
             offsets.append(offset)
         inputs.append(in_memory(base))
@@ -203,7 +209,7 @@ def normal(
     return body, tuple(inputs)
 
 
-_MOVES = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SHRINK, Op.FLIP, Op.PAD, Op.SHEAR, Op.UNSHEAR})
+MOVES = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SHRINK, Op.FLIP, Op.PAD, Op.SHEAR, Op.UNSHEAR})
 _NO_ROWS = frozenset({Op.UPDATE, Op.SCATTER, Op.LOOP, Op.COPY})
 """Ops not stored into a row of a larger tensor: they start as a copy of another, or want memory of their own."""
 
@@ -232,12 +238,12 @@ def _for_loops_inside(roots: Sequence[Node], rows: set[Node], slices: set[Node])
     return rewritten(roots, rule)
 
 
-def _rows(n: Node) -> tuple[Node, int]:
+def rows_of(n: Node) -> tuple[Node, int]:
     """The tensor of which `n` is some rows, one after the other, and the number of the first."""
     if n.op is Op.SHRINK and n.storage is None and isinstance(n.attrs, Box):
         (x,), start = n.inputs, n.attrs.start[0]
         if x.shape[1:] == n.shape[1:] and n.attrs.step[0] == 1 and isinstance(start, int):
-            base, more = _rows(x)
+            base, more = rows_of(x)
             return base, start + more
     return n, 0
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from typing import TypeAlias
 
 from weft.autograd.batching import batched, placeholder, spread
@@ -25,9 +26,10 @@ from weft.autograd.value import Value, apply
 from weft.core.args import broadcast as bc
 from weft.core.composed.composite import without_calls
 from weft.core.grad.function import several_results
+from weft.core.grad.repeated_loops import Known, Recorded, known
 from weft.ir import dtypes, graph
 from weft.ir.graph import Axes, Box, Node, Padding, elements, toposort
-from weft.ir.loop_body import Body, LoopNode, Part, normal
+from weft.ir.loop_body import Body, LoopNode, Part, in_memory, normal
 from weft.ir.ops import MOVEMENT, REDUCE, Op
 from weft.ir.rewrite import rebuilt
 from weft.lazy_dataclass import dataclass
@@ -53,7 +55,7 @@ def loop(
     if not _is_plain([v.node for v in (*nexts, *outs)], given):
         return _laid_out(fn, init, xs, length, reverse)
     trace = _Trace(fn, tuple(init), tuple(xs), carries, slices, nexts, outs, length, reverse)
-    return trace.recorded() if records else trace.plain()
+    return trace.run(records)
 
 
 def _placeholder(shape: graph.Shape, v: Value, device: str | None, needs_grad: bool) -> Value:
@@ -140,8 +142,10 @@ class _Trace:
     inputs: tuple[Node, ...] = ()
     kept: dict[Node, int] = field(default_factory=dict["Node", int])  # sums that are stacked, too
     histories: frozenset[int] = frozenset()
-    step: tuple[dict[int, Value], dict[int, Value], dict[Value, Value]] = field(init=False)
-    """Placeholders for the gradients of carries and results, and the gradients of a step that follow from these."""
+    step: tuple[dict[int, Value], dict[int, Value], dict[Value, Value]] | None = None
+    """Placeholders for the gradients of carries and results, and the gradients of a step that follow from these; None
+    until the results are made."""
+    known: Known | None = None
 
     # --- forward
 
@@ -175,38 +179,89 @@ class _Trace:
                 return self.carry_rows(i, self.body.after)
         return self.result(Part.STACK, k)
 
-    def plain(self) -> tuple[list[Value], list[Value]]:
-        """The results; nothing is recorded."""
-        self.make()
+    def run(self, records: bool) -> tuple[list[Value], list[Value]]:
+        """The results, with their gradient if the tape `records`."""
+        order = self.follow() if records else ()
+        flags = tuple([v.needs_grad for v in (*self.init, *self.xs)])
+        facts = self.reverse, flags, tuple(self.live), tuple(self.live_outs)
+        self.known = known(self.carries, self.slices, self.nexts, self.outs, order, facts)
+        made = None if self.known is None else self.known.results(self.given(), self.length, self.recorded)
+        finals, stacks = self.results() if made is None else self.taken_apart(made)
+        given = [finals[i] for i in self.live] + [stacks[k] for k in self.live_outs]
+        if given:
+            done = several_results(given, (*self.init, *self.xs, *self.captured), self.pull_back, False)
+            ends = iter([v for v in done if v is not None])
+            for i in self.live:
+                finals[i] = next(ends)
+            for k in self.live_outs:
+                stacks[k] = next(ends)
+        return finals, stacks
+
+    def results(self) -> tuple[list[Value], list[Value]]:
+        """The results, without history; with what their gradient needs of the steps."""
+        if self.live or self.live_outs:
+            after, out = {i: self.like(i) for i in self.live}, {k: self.like_out(k) for k in self.live_outs}
+            found = self.pulled(after, out)
+            self.step = after, out, found
+            reached = self.reached([v.node for v in found.values()], True)
+            self.make(list(reached.kept))
+            shown = {v.node for v in self.outs}
+            hidden = {i for i in reached.after if self.nexts[i].node not in shown}
+            self.histories = frozenset(reached.before | hidden)
+        else:
+            self.make()
         finals = [self.final(i) for i in range(len(self.nexts))]
         return finals, [self.stack(k) for k in range(len(self.outs))]
 
-    def recorded(self) -> tuple[list[Value], list[Value]]:
-        """The results, with their gradient."""
-        self.follow()
-        if not self.live and not self.live_outs:
-            return self.plain()
-        after, out = {i: self.like(i) for i in self.live}, {k: self.like_out(k) for k in self.live_outs}
-        found = self.pulled(after, out)
-        self.step = after, out, found
-        reached = self.reached([v.node for v in found.values()], True)
-        self.make(list(reached.kept))
-        shown = {v.node for v in self.outs}
-        hidden = {i for i in reached.after if self.nexts[i].node not in shown}
-        self.histories = frozenset(reached.before | hidden)
-        finals = [self.final(i) for i in range(len(self.nexts))]
-        stacks = [self.stack(k) for k in range(len(self.outs))]
-        given = [finals[i] for i in self.live] + [stacks[k] for k in self.live_outs]
-        done = several_results(given, (*self.init, *self.xs, *self.captured), self.pull_back, False)
-        made = iter([v for v in done if v is not None])
-        for i in self.live:
-            finals[i] = next(made)
-        for k in self.live_outs:
-            stacks[k] = next(made)
-        return finals, stacks
+    # --- as recorded
 
-    def follow(self) -> None:
-        """Find what the step uses from outside, and through which carries and results gradients flow."""
+    def given(self) -> list[Node]:
+        """The nodes that the loop is applied to, as it reads them."""
+        return [in_memory(v.node) for v in (*self.init, *self.xs)]
+
+    def of_length(self, length: int) -> _Trace:
+        """The loop with another number of steps, on placeholders."""
+        init = tuple([_placeholder(v.shape, v, v.node.device, v.needs_grad) for v in self.init])
+        xs = tuple([_placeholder((length, *v.shape[1:]), v, v.node.device, v.needs_grad) for v in self.xs])
+        made = _Trace(
+            self.fn, init, xs, self.carries, self.slices, self.nexts, self.outs, length, self.reverse
+        )  # fmt: skip
+        made.captured, made.live, made.live_outs, made.known = (
+            self.captured, self.live, self.live_outs, self.known,
+        )  # fmt: skip
+        return made
+
+    def recorded(self, length: int) -> Recorded:
+        """The results for a number of steps."""
+        there = self.of_length(length)
+        finals, stacks = there.results()
+        return [*there.given(), *there.outside()], [v.node for v in (*finals, *stacks)]
+
+    def recorded_gradients(self, asked: Sequence[bool], length: int) -> Recorded:
+        """The gradients for a number of steps, where some results have one."""
+        there = self.of_length(length)
+        finals, stacks = there.results()
+        ends = [finals[i] for i in self.live] + [stacks[k] for k in self.live_outs]
+        grads = [
+            _placeholder(v.shape, v, v.node.device, False) if a else None
+            for v, a in zip(ends, asked, strict=True)
+        ]
+        made = [None if v is None else v.node for v in there.back(grads)]
+        return [*there.given(), *there.outside(), *(g.node for g in grads if g is not None)], made
+
+    def outside(self) -> tuple[Node, ...]:
+        """The nodes from outside that steps use."""
+        assert self.known is not None
+        return self.known.outside
+
+    def taken_apart(self, made: Sequence[Node | None]) -> tuple[list[Value], list[Value]]:
+        """The carries, and the stacked results."""
+        values = [Value(n) for n in made if n is not None]
+        return values[: len(self.nexts)], values[len(self.nexts) :]
+
+    def follow(self) -> list[Value]:
+        """Find what the step uses from outside, and through which carries and results gradients flow. Returned are the
+        values of the step on the tape."""
         number = {v: 1 << i for i, v in enumerate(self.carries)}
         alive = 1 << len(self.carries)
         number.update(dict.fromkeys(self.slices, alive))
@@ -256,6 +311,7 @@ class _Trace:
         self.captured = list(captured)
         self.live = [i for i in range(len(self.nexts)) if bits >> i & 1 and self.nexts[i].dtype.is_float]
         self.live_outs = [k for k, v in enumerate(self.outs) if is_live(v)]
+        return [v for v in order if v in inside]
 
     # --- backward
 
@@ -311,10 +367,31 @@ class _Trace:
     @without_calls
     def pull_back(self, grads: Sequence[Value | None]) -> tuple[Value | None, ...]:
         """The gradients of what the loop was applied to, and of what it captured."""
-        finals = dict(zip(self.live, grads, strict=False))
-        stacks = dict(zip(self.live_outs, grads[len(self.live) :], strict=True))
         if grad_enabled():
-            return self.again(finals, stacks)
+            return self.again(*self.by_number(grads))
+        if self.known is not None:
+            asked = [g is not None for g in grads]
+            nodes = [None if g is None else in_memory(g.node) for g in grads]
+            record = partial(self.recorded_gradients, asked)
+            made = self.known.gradients(self.given(), nodes, self.length, record)
+            if made is not None:
+                return tuple([None if n is None else Value(n) for n in made])
+        return self.back(grads)
+
+    def by_number(
+        self, grads: Sequence[Value | None]
+    ) -> tuple[dict[int, Value | None], dict[int, Value | None]]:
+        """Gradients by the numbers of the carries, and of the results."""
+        count = len(self.live)
+        return dict(zip(self.live, grads[:count], strict=True)), dict(
+            zip(self.live_outs, grads[count:], strict=True)
+        )
+
+    def back(self, grads: Sequence[Value | None]) -> tuple[Value | None, ...]:
+        """The gradients, made."""
+        if self.step is None:  # the results were not
+            self.results()
+        finals, stacks = self.by_number(grads)
         return _Back(self, finals, {k: g for k, g in stacks.items() if g is not None}).run()
 
     def again(
@@ -385,6 +462,7 @@ class _Back:
     def run(self) -> tuple[Value | None, ...]:
         """Make it, and what is left to be done after it."""
         t = self.trace
+        assert t.step is not None
         after, out, found = t.step
         if len(out) > len(self.stacks):  # nobody asked for the gradients of some results
             out = {k: out[k] for k in self.stacks}
