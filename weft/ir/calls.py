@@ -39,10 +39,15 @@ class GraphCall:
     dtype: DType = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        root = self.template.rows[-1]
+        shape, dtype = self.template.root
         object.__setattr__(self, "pick", itemgetter(*self.uses) if len(self.uses) > 1 else None)
-        object.__setattr__(self, "shape", root.shape)
-        object.__setattr__(self, "dtype", root.dtype)
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "dtype", dtype)
+
+    @property
+    def whole(self) -> GraphCall:
+        """The call, equal to all that do the same."""
+        return GraphCall(self.template.whole, self.uses)
 
     def on(self, inputs: Sequence[Node]) -> Node:
         """The node that stands for the result on inputs of the shapes and dtypes that it was recorded with."""
@@ -66,6 +71,11 @@ class Given:
     """A result that is one of the inputs, by its number: the gradient of a sum, say."""
 
     number: int
+
+    @property
+    def whole(self) -> Given:
+        """As of calls."""
+        return self
 
     def on(self, inputs: Sequence[Node]) -> Node:
         """The input."""

@@ -6,13 +6,13 @@
 
 What remembers a graph remembers one of these: a call of a composed function (calls.py), the body of a LOOP
 (loop_body.py), and a computation that is repeated on other operands (core/composed/templates.py). Equal templates are
-one object.
+one object, but for those made of others at new sizes (`LateTemplate`), which mostly nobody looks into.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from weft.ir import graph
 from weft.ir.dtypes import DType
@@ -63,6 +63,17 @@ class GraphTemplate(metaclass=Interned):
     def __repr__(self) -> str:
         """The same in every process, and another one for every other template."""
         return f"{len(self.rows)} nodes, {self.digest[:16]}"
+
+    @property
+    def root(self) -> tuple[Shape, DType]:
+        """The shape and dtype of the last row."""
+        last = self.rows[-1]
+        return last.shape, last.dtype
+
+    @property
+    def whole(self) -> GraphTemplate:
+        """The template itself, as one object for equal ones."""
+        return self
 
     @staticmethod
     def of(
@@ -115,6 +126,48 @@ class GraphTemplate(metaclass=Interned):
         """The results on these inputs, which have the shapes and dtypes of the placeholders."""
         nodes = self.nodes(inputs, home)
         return [nodes[k] for k in self.results]
+
+
+class Maker(Protocol):
+    """Makes templates that differ in some numbers."""
+
+    def parts(
+        self, values: tuple[int, ...]
+    ) -> tuple[tuple[tuple[Shape, DType], ...], tuple[Row, ...], tuple[int, ...]]:
+        """The placeholders, rows and results for these numbers."""
+        ...
+
+    def root(self, values: tuple[int, ...]) -> tuple[Shape, DType]:
+        """The shape and dtype of the last row."""
+        ...
+
+
+class LateTemplate(GraphTemplate):
+    """A template whose rows are made when somebody looks at them. Those of one maker for the same numbers are one
+    object, but not the one that is made of equal rows: that is its `whole`."""
+
+    __slots__ = ("_maker", "_root", "_values")
+
+    def __init__(self, maker: Maker, values: tuple[int, ...]) -> None:
+        self._maker, self._values, self._root, self._homes = maker, values, maker.root(values), None
+
+    def __getattr__(self, name: str) -> Any:
+        """Make what is not there yet."""
+        if name not in _PARTS:
+            raise AttributeError(name)
+        self.placeholders, self.rows, self.results = self._maker.parts(self._values)
+        return object.__getattribute__(self, name)
+
+    @property
+    def root(self) -> tuple[Shape, DType]:
+        return self._root
+
+    @property
+    def whole(self) -> GraphTemplate:
+        return GraphTemplate(self.placeholders, self.rows, self.results)
+
+
+_PARTS = frozenset({"placeholders", "rows", "results"})
 
 
 _LOOKED_AT = frozenset({Op.CONST, Op.RANGE, Op.RESHAPE})

@@ -10,15 +10,16 @@ there would give, so none is made where sizes coincide that differed in the reco
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
+from operator import itemgetter
 
 from weft.ir.dtypes import DType
 from weft.ir.expr import Scalar, bits, normalize
-from weft.ir.graph import Attrs, Fill
+from weft.ir.graph import Attrs, Fill, Shape
 from weft.ir.index import Index, Int, Var, evaluate
 from weft.ir.ops import Op
-from weft.ir.template import GraphTemplate, Row
+from weft.ir.template import GraphTemplate, LateTemplate, Row
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.formulas import POLYNOMIALS, Column, expressed
 from weft.scheduler.outline import Outline, OutlineKey, inside, is_plain, put_together, taken_apart, tell
@@ -55,10 +56,15 @@ class SizedTemplate:
     """The different shapes of the rows."""
     _forms: tuple[_Form | None, ...] = field(init=False)
     """The form of each row that sizes have a say in."""
+    _counts: tuple[tuple[Count, DType], ...] = field(init=False)
+    """The numbers that follow from sizes."""
+    _pick: Callable[[Sequence[int]], tuple[int, ...]] = field(init=False)
+    """Takes the sizes out of the values of the expressions, and of those that are known."""
 
     def __post_init__(self) -> None:
         shapes: dict[tuple[Int, ...], int] = {}
         forms: list[_Form | None] = []
+        counts: list[tuple[Count, DType]] = []
         at = met = 0
         for r in self.rows:
             shape, at = self.sizes[at : at + len(r.shape)], at + len(r.shape)
@@ -68,24 +74,53 @@ class SizedTemplate:
             if isinstance(r.attrs, Fill) and not is_plain(r.attrs.value, r.dtype):
                 number, met = self.numbers[met], met + 1
             number = number if isinstance(number, Count) else None
+            if number is not None:
+                counts.append((number, r.dtype))
             varies = number is not None or any(isinstance(s, Index) for s in (*shape, *own))
             forms.append(_Form(shapes.setdefault(shape, len(shapes)), own, number) if varies else None)
         object.__setattr__(self, "_shapes", tuple(shapes))
         object.__setattr__(self, "_forms", tuple(forms))
+        object.__setattr__(self, "_counts", tuple(counts))
+        object.__setattr__(self, "_pick", _picking(self.sizes, self.expressions))
 
     def at(self, env: Mapping[str, int]) -> GraphTemplate | None:
         """The template for these values of the variables; None where sizes coincide."""
-        value: dict[Int, int] = {e: evaluate(e, env) for e in self.expressions}
-        found = set(value.values())
-        if len(found) < len(value) or min(found, default=2) < 2 or not found.isdisjoint(self.known):
+        values = tuple([evaluate(e, env) for e in self.expressions])
+        found = set(values)
+        if len(found) < len(values) or min(found, default=2) < 2 or not found.isdisjoint(self.known):
             return None
+        numbers = self.numbers
+        if self._counts:
+            fills = [(count.at(env, dtype), dtype) for count, dtype in self._counts]
+            if any(is_plain(f.value, dtype) for f, dtype in fills):
+                return None
+            counts = iter(fills)
+            numbers = tuple([next(counts)[0].value if isinstance(x, Count) else x for x in self.numbers])
+        made = LateTemplate(self, values)
+        tell(made, Outline(self.key, self._pick(values), numbers))  # pyright: ignore[reportArgumentType]
+        return made
+
+    def root(self, values: tuple[int, ...]) -> tuple[Shape, DType]:
+        """The shape and dtype of the last row."""
+        last, form = self.rows[-1], self._forms[-1]
+        return (last.shape if form is None else self._known(values)(self._shapes[form.shape])), last.dtype
+
+    def _known(self, values: tuple[int, ...]) -> Callable[[tuple[Int, ...]], tuple[int, ...]]:
+        value = dict(zip(self.expressions, values, strict=True))
 
         def known(sizes: tuple[Int, ...]) -> tuple[int, ...]:
             return tuple([s if isinstance(s, int) else value[s] for s in sizes])
 
+        return known
+
+    def parts(
+        self, values: tuple[int, ...]
+    ) -> tuple[tuple[tuple[Shape, DType], ...], tuple[Row, ...], tuple[int, ...]]:
+        """The placeholders, rows and results for these values of the expressions."""
+        known = self._known(values)
         shapes = list(map(known, self._shapes))
+        env = {e.name: n for e, n in zip(self.expressions, values, strict=True) if isinstance(e, Var)}
         rows: list[Row] = []
-        numbers: list[Scalar] = []
         for r, form in zip(self.rows, self._forms, strict=True):
             if form is None:
                 rows.append(r)
@@ -93,19 +128,22 @@ class SizedTemplate:
             attrs: Attrs = r.attrs
             if form.number is not None:
                 attrs = form.number.at(env, r.dtype)
-                if is_plain(attrs.value, r.dtype):
-                    return None
-                numbers.append(attrs.value)
             elif form.own:
                 attrs = put_together(attrs, known(form.own))
             rows.append(Row(r.op, r.inputs, attrs, shapes[form.shape], r.dtype))
-        made = GraphTemplate(
-            tuple([(known(shape), dtype) for shape, dtype in self.placeholders]), tuple(rows), self.results
-        )
-        counts = iter(numbers)
-        outline = tuple([next(counts) if isinstance(x, Count) else x for x in self.numbers])
-        tell(made, Outline(self.key, known(self.sizes), outline))
-        return made
+        placeholders = tuple([(known(shape), dtype) for shape, dtype in self.placeholders])
+        return placeholders, tuple(rows), self.results
+
+
+def _picking(
+    sizes: tuple[Int, ...], expressions: tuple[Index, ...]
+) -> Callable[[Sequence[int]], tuple[int, ...]]:
+    """A function that takes the sizes out of the values of the expressions."""
+    known = tuple(dict.fromkeys([s for s in sizes if isinstance(s, int)]))
+    place = {s: k for k, s in enumerate((*expressions, *known))}
+    take = itemgetter(*[place[s] for s in sizes], *([0, 0] if len(sizes) < 2 else []))
+    count = len(sizes)
+    return lambda values: take((*values, *known))[:count] if count < 2 else take((*values, *known))
 
 
 @dataclass(frozen=True, slots=True)

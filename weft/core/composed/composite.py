@@ -29,7 +29,7 @@ from weft.autograd.value import Value
 from weft.core.args.defaults import get_default_dtype
 from weft.core.args.handle import Handle, wrap, wrap_constant, wrap_untracked
 from weft.core.composed.precision import rounded_once
-from weft.core.composed.sized import Calls, SizedCalls, Sizes
+from weft.core.composed.sized import Calls, SizedCalls, Sizes, alike
 from weft.errors import WeftError, wraps_calls
 from weft.ir import graph
 from weft.ir.calls import Given, GraphCall, recorded
@@ -353,7 +353,7 @@ def _count_down(entry: _Entry, values: Sequence[Value]) -> None:
         return
     entry.checked_in = CHECKED_EVERY
     again = _record(_Entry(entry.function, entry.args, entry.kwargs), values)
-    if [r.call for r in again.results] != [r.call for r in entry.results]:
+    if not alike([r.call for r in again.results], [r.call for r in entry.results]):
         name = entry.function.__name__
         raise IRError(
             f"{name} builds another graph than when it was recorded, for the same structure of arguments: it reads "
@@ -413,8 +413,7 @@ def _make(entry: _Entry, family: _Family, values: Sequence[Value], calls: Calls)
     results: list[_Result] = []
     for k, (call, other) in enumerate(zip(calls, like.results, strict=True)):
         assert isinstance(call, GraphCall)
-        root = call.template.rows[-1]
-        out = graph.buffer(root.shape, root.dtype, other.made.node.device, None)
+        out = graph.buffer(call.shape, call.dtype, other.made.node.device, None)
         results.append(_Result(entry, k, Value(out, other.made.needs_grad), call))
     entry.results, entry.several = tuple(results), like.several
 
@@ -449,7 +448,7 @@ def _resized(values: Sequence[Value], sizes: Sizes) -> list[Value]:
 
 def _compare(calls: Calls, recorded: Calls | None, function: Callable[..., Any]) -> None:
     """IRError where calls that were made for a size are not those that are recorded there."""
-    if calls != recorded:
+    if recorded is None or not alike(calls, recorded):
         raise IRError(
             f"{function.__name__} builds another graph at some size than it does at those around: what is learned for "
             f"all sizes is wrong",

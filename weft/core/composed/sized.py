@@ -1,11 +1,11 @@
 """Calls at sizes that never came: made of what was recorded at a few others, without running the function.
 
     softmax of (9, 64), (21, 64)    recorded
-    softmax of (33, 64)             recorded at n = 4, 39, 76, 160 instead; from here on made for any n of these bounds
+    softmax of (33, 64)             recorded at n = 4, 160 instead; from here on made for any n of these bounds
 
 A function's graph may depend on sizes as it likes. So it is recorded at the least and the greatest size that are to be
-made, and at odd and even ones between, and all of these, and all that came before, must be one graph with polynomials
-of the sizes. Where forms are verified, what is made is compared with what is recorded, each time.
+made, and, where those that came are not, at odd and even ones between, and all of these, and all that came before, must
+be one graph with polynomials of the sizes. Where forms are verified, what is made is compared with what is recorded, each time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ VARIABLES = 4
 """Most sizes that vary by themselves."""
 
 PROBES = 4
-"""Sizes that a function is recorded at."""
+"""Sizes at which there are recordings when something is learned, of those that came or of others."""
 
 LEAST = 4
 """The least size that is learned, or else the least that came; with fewer, rules simplify, by one less as well."""
@@ -71,6 +71,14 @@ class SizedCalls:
         if self.tries < TRIES:
             kept = [*self.samples.items(), (sizes, calls)]
             self.samples = dict(kept[-SAMPLES - TRIES :])  # another thread may look at the old ones
+
+
+def alike(
+    calls: Sequence[GraphCall | Given | None], others: Sequence[GraphCall | Given | None]
+) -> bool:
+    """True for calls that do the same."""
+    one, other = ([c and c.whole for c in some] for some in (calls, others))
+    return one == other
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +135,16 @@ def _learned(
     if not 0 < len(places) <= VARIABLES:
         return None
     largest, taken = [max(c) for c in places], {n for _, n in fixed}
+    known_at = _usable(samples, [at[0] for at in places.values()], taken)
     for least in ([LEAST] * len(places), [min(c) for c in places]):  # there are no 18 largest of 4
-        columns = list(zip(*_probes(least, largest, taken), strict=True))
-        recorded = list(_recorded(sizes, list(places.values()), columns, record))
-        if len(recorded) == PROBES:
+        probes = _needed(list(_probes(least, largest, taken)), list(known_at))
+        recorded = list(_recorded(sizes, list(places.values()), probes, record))
+        if len(recorded) == len(probes):
             break
     else:
         return None
+    columns = list(zip(*probes, *known_at, strict=True))
+    recorded += known_at.values()
     variables = tuple([Var(f"size{k}", min(c), max(c)) for k, c in enumerate(columns)])
     calls: list[tuple[SizedTemplate, tuple[int, ...]] | Given | None] = []
     for same in zip(*recorded, strict=True):
@@ -151,18 +162,18 @@ def _learned(
             return None
         calls.append((template, first.uses))
     known = _Known(variables, tuple(map(tuple, places.values())), tuple(fixed), tuple(calls))
-    right = all(made is None or made == own for s, own in samples.items() for made in (known.at(s),))
+    right = all(made is None or alike(made, own) for s, own in samples.items() for made in (known.at(s),))
     return known if right else None
 
 
 def _recorded(
     sizes: Sizes,
     places: Sequence[Sequence[int]],
-    columns: Sequence[Sizes],
+    probes: Sequence[Sizes],
     record: Callable[[Sizes], Calls | None],
 ) -> Iterator[Calls]:
     """The calls at each of the probes, up to one that is not recorded."""
-    for values in zip(*columns, strict=True):
+    for values in probes:
         probe = list(sizes)
         for n, at in zip(values, places, strict=True):
             for k in at:
@@ -171,6 +182,26 @@ def _recorded(
         if found is None:
             return
         yield found
+
+
+def _usable(samples: dict[Sizes, Calls], places: Sequence[int], taken: set[int]) -> dict[Sizes, Calls]:
+    """The latest samples in which no sizes coincide, by the values of the variables, which are at these places."""
+    found: dict[Sizes, Calls] = {}
+    for sizes, calls in samples.items():
+        values = tuple([sizes[k] for k in places])
+        if len({*values}) == len(values) and min(values) > 1 and taken.isdisjoint(values):
+            found[values] = calls
+    return dict(list(found.items())[2 - PROBES :])
+
+
+def _needed(probes: Sequence[Sizes], samples: Sequence[Sizes]) -> list[Sizes]:
+    """The least and the greatest of the probes, and so many of the others that, with the samples, there are enough, odd
+    ones and even ones of each variable among them."""
+    least, odd, even, greatest = probes
+    taken = [least, greatest]
+    if not all(any(n % 2 for n in column) for column in zip(*taken, *samples, strict=True)):
+        taken.append(odd)
+    return taken + [p for p in (even, odd) if p not in taken][: max(PROBES - len(taken) - len(samples), 0)]
 
 
 def _probes(least: Sequence[int], largest: Sequence[int], taken: set[int]) -> Iterator[tuple[int, ...]]:
