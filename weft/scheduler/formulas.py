@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import reduce
-from math import gcd
+from itertools import combinations_with_replacement
+from math import gcd, prod
 from typing import TypeAlias
 
 from weft.ir.index import Index, Int, Var, at_least, ceildiv, evaluate, floordiv
@@ -178,12 +179,35 @@ def divided(column: Column, known: Sequence[tuple[Column, Var]]) -> Iterator[Ind
                         yield from _index((v + d) // a * b + e)
 
 
+def _halved(column: Column, known: Sequence[tuple[Column, Var]]) -> Iterator[Index]:
+    """(v + d) // 2 * b + e"""
+    for c, v in known:
+        for d in (0, 1):
+            for b in (1, 2):
+                e = column[0] - (c[0] + d) // 2 * b
+                if _equal(column, [(x + d) // 2 * b + e for x in c]):
+                    yield from _index((v + d) // 2 * b + e)
+
+
 def _product(column: Column, known: Sequence[tuple[Column, Var]]) -> Iterator[Index]:
     """c * v * w"""
-    for n, (c, v) in enumerate(known):
-        for d, w in known[: n + 1]:
-            if c[0] * d[0] and column[0] % (c[0] * d[0]) == 0 and column[0]:
-                yield from _index(v * w * (column[0] // (c[0] * d[0])))
+    yield from _products(column, known, 2)
+
+
+def _volume(column: Column, known: Sequence[tuple[Column, Var]]) -> Iterator[Index]:
+    """c * u * v * w"""
+    yield from _products(column, known, 3)
+
+
+def _products(column: Column, known: Sequence[tuple[Column, Var]], count: int) -> Iterator[Index]:
+    """c * the product of so many variables"""
+    for some in combinations_with_replacement(known, count):
+        first = prod([c[0] for c, _ in some])
+        if first and column[0] % first == 0 and column[0]:
+            product: Int = column[0] // first
+            for _, v in some:
+                product = product * v
+            yield from _index(product)
 
 
 def _equal(column: Column, values: Sequence[int]) -> bool:
@@ -197,6 +221,11 @@ def _index(e: Int) -> Iterator[Index]:
 
 
 POLYNOMIALS: tuple[Form, ...] = (_multiple, _sum, _product, _line)
+COUNTS: tuple[Form, ...] = (*POLYNOMIALS, _volume)
+"""With what batches of images count."""
+HALVES: tuple[Form, ...] = (*POLYNOMIALS, _halved)
+"""With what windows of every other element have. One of these is the only one for graphs at sizes of all remainders by
+4, if sizes of such graphs repeat by 1, 2 or 4."""
 PLACES: tuple[Form, ...] = (_sum,)
 """Forms of where something begins: that seldom follows from sizes, but many a formula fits two of them."""
 LIKELY: tuple[Form, ...] = (_multiple, _total, _product)

@@ -2,9 +2,10 @@
 
     recorded at n = 4, 39, 76    rows of (4, 64) (1, 64), (39, 64) (1, 64), ...    learned    (n, 64) (1, 64)
 
-A size of the rows, or a number, that differs between the recordings must be a polynomial of the sizes that differ, and
-all else the same; otherwise nothing is learned. What is made for other sizes (`SizedTemplate.at`) is what a recording
-there would give, so none is made where sizes coincide that differed in the recordings: rules simplify by that.
+A size of the rows, or a number, that differs between the recordings must be a polynomial of the sizes that differ, or,
+of sizes, a half of one, and all else the same; otherwise nothing is learned. What is made for other sizes
+(`SizedTemplate.at`) is what a recording there would give, so none is made where sizes coincide that differed in the
+recordings: rules simplify by that.
 """
 # Tests: tests/core/composed/test_sized.py
 
@@ -21,20 +22,22 @@ from weft.ir.index import Index, Int, Var, evaluate
 from weft.ir.ops import Op
 from weft.ir.template import GraphTemplate, LateTemplate, Row
 from weft.lazy_dataclass import dataclass
-from weft.scheduler.formulas import POLYNOMIALS, Column, expressed
+from weft.scheduler.formulas import COUNTS, HALVES, POLYNOMIALS, Column, expressed
 from weft.scheduler.outline import Outline, OutlineKey, inside, is_plain, put_together, taken_apart, tell
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A number that follows from sizes: as many elements as something has, or one by that, as means have it."""
+    """A number that follows from sizes: as many elements as something has, or so many `less`, or one by that, as means
+    have it."""
 
     count: Index
+    less: int
     inverse: bool
 
     def at(self, env: Mapping[str, int], dtype: DType) -> Fill:
         """The number as a constant."""
-        n = evaluate(self.count, env)
+        n = evaluate(self.count, env) - self.less
         return _filled(1 / n if self.inverse else n, dtype)
 
 
@@ -156,9 +159,11 @@ class _Form:
 
 
 def learned(
-    templates: Sequence[GraphTemplate], variables: Sequence[tuple[Column, Var]]
+    templates: Sequence[GraphTemplate], variables: Sequence[tuple[Column, Var]], halves: bool = False
 ) -> SizedTemplate | None:
-    """The template of which these are those for the values of the variables; None where there is none."""
+    """The template of which these are those for the values of the variables; None where there is none. `halves`: sizes
+    may be halves of these, rounded."""
+    sizes_of = HALVES if halves else POLYNOMIALS
     outlines = [inside(t) for t in templates]
     first, own = templates[0], outlines[0]
     if any(o.key != own.key for o in outlines):
@@ -168,7 +173,7 @@ def learned(
     def size(column: Column) -> Int:
         if column not in forms:
             same = all(x == column[0] for x in column)
-            forms[column] = column[0] if same else expressed(column, variables, POLYNOMIALS)
+            forms[column] = column[0] if same else expressed(column, variables, sizes_of)
         found = forms[column]
         if found is None:
             raise _NoFormError
@@ -219,12 +224,13 @@ def _number(
         return column[0]
     envs = [{v.name: c[k] for c, v in variables} for k in range(len(column))]
     for inverse in (False, True):
-        counts = tuple([round(1 / x if inverse else x) for x in column])
-        e = expressed(counts, variables, POLYNOMIALS)
-        if isinstance(e, Index):
-            found = Count(e, inverse)
-            if all(found.at(env, dtype) == f for env, f in zip(envs, fills, strict=True)):
-                return found
+        counts = [round(1 / x if inverse else x) for x in column]
+        for less in (0, 1):  # as unbiased estimates have it
+            e = expressed(tuple([n + less for n in counts]), variables, COUNTS)
+            if isinstance(e, Index):
+                found = Count(e, less, inverse)
+                if all(found.at(env, dtype) == f for env, f in zip(envs, fills, strict=True)):
+                    return found
     raise _NoFormError
 
 

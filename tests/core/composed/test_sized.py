@@ -13,7 +13,9 @@ import weft.nn.functional as F
 from weft import Tensor
 from weft.core.composed import composite, sized
 from weft.ir.errors import IRError
+from weft.ir.template import LateTemplate
 from weft.scheduler import outline
+from weft.scheduler.sized import SizedTemplate
 
 
 @pytest.fixture
@@ -56,7 +58,17 @@ LEARNED: dict[str, Callable[[int], Tensor]] = {
     "two sizes": lambda n: leaf(n, 64) @ leaf(64, n * n % 97 + 200),
     "linear of one row": lambda n: F.linear(leaf(n), leaf(16, n), leaf(16)),
     "convolution": lambda n: F.conv1d(leaf(2, 3, n), leaf(5, 3, 3), padding=1),
+    "batch norm of images": lambda n: batch_norm(n, 3, n + 7, n + 7),
+    "batch norm of rows": lambda n: batch_norm(n, 70),
+    "pooled images": lambda n: F.max_pool2d(leaf(3, 70, n, n + 7), 2),
 }  # fmt: skip
+
+
+def batch_norm(*shape: int) -> Tensor:
+    mean, var = (weft.tensor(np.full(shape[1], x, np.float32)) for x in (0.0, 1.0))
+    out = F.batch_norm(leaf(*shape), mean, var, training=True)
+    assert mean.isfinite().all() and var.isfinite().all()
+    return out
 
 
 @pytest.mark.parametrize("name", LEARNED)
@@ -149,6 +161,32 @@ def test_what_is_made_for_a_size_comes_with_its_outline(recorded: list[int]) -> 
         assert (found.key, found.sizes, found.numbers) == (walked.key, walked.sizes, walked.numbers)
 
 
+def test_rows_are_made_when_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for a loss that a plan for all sizes computes; and then they are those that are recorded."""
+    monkeypatch.setattr(composite.settings, "verify", lambda: False)
+    monkeypatch.setattr(composite, "_entries", {})
+    monkeypatch.setattr(composite, "_families", {})
+    made: list[tuple[int, ...]] = []
+    parts = SizedTemplate.parts
+    monkeypatch.setattr(SizedTemplate, "parts", lambda t, v: (made.append(v), parts(t, v))[1])
+    for n in (9, 21, 33, 42):
+        F.layer_norm(leaf(n, 50), (50,)).sum().item()
+    made.clear()
+    losses = [F.layer_norm(leaf(n, 50), (50,)) for n in (27, 28, 27)]
+    assert [y.shape for y in losses] == [(27, 50), (28, 50), (27, 50)]
+    one, other, again = (y.value.node.attrs for y in losses)
+    assert isinstance(one, LateTemplate) and one is again and one is not other
+    F.layer_norm(leaf(28, 50), (50,)).sum().item()
+    assert made == []
+    stands = leaf(27, 50)
+    plain = composite.calls_of(lambda ts: [F.layer_norm(ts[0], (50,))], [stands.value])
+    assert not isinstance(plain, str)
+    assert one.whole is plain[0].template and len(made) == 1
+    assert one.rows and one.digest == one.whole.digest and repr(one) == repr(one.whole) and len(made) == 1
+    with pytest.raises(AttributeError):
+        one.nothing
+
+
 def test_sizes_that_coincide_are_recorded(recorded: list[int]) -> None:
     for n in (9, 21, 33, 64, 2, 1):
         F.softmax(leaf(n, 64), -1)
@@ -180,12 +218,48 @@ def test_a_function_that_looks_at_sizes_is_recorded(branch: int) -> None:
 
 def test_a_size_that_is_no_polynomial_is_recorded(recorded: list[int]) -> None:
     @composite.composite
-    def halves(x: Tensor) -> Tensor:
-        return (x * 3).exp()[: x.shape[0] // 2].sin()
+    def thirds(x: Tensor) -> Tensor:
+        return (x * 3).exp()[: x.shape[0] // 3].sin()
 
     for n in (9, 21, 33, 42, 10, 17):
-        assert halves(leaf(n, 3)).shape == (n // 2, 3)
+        assert thirds(leaf(n, 3)).shape == (n // 3, 3)
     assert {9, 21, 33, 42, 10, 17} <= set(recorded)
+
+
+HALVES: dict[str, Callable[[int], int]] = {
+    "n // 2": lambda n: n // 2, "(n + 1) // 2": lambda n: (n + 1) // 2, "n // 2 * 2": lambda n: n // 2 * 2 - 1,
+    "(n + 1) // 2 + 3": lambda n: (n + 1) // 2 + 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_halves_are_learned(name: str, recorded: list[int]) -> None:
+    @composite.composite
+    def windows(x: Tensor) -> Tensor:
+        return (x * 3).exp().repeat(2, 1)[: HALVES[name](x.shape[0])].sin()
+
+    for n in (9, 21, 33):
+        windows(leaf(n, 3))
+    assert {n % 4 for n in recorded} == {0, 1, 2, 3}
+    before = len(recorded)
+    for n in range(10, 60):
+        assert windows(leaf(n, 3)).shape == (HALVES[name](n), 3)
+    assert len(recorded) == before
+
+
+@pytest.mark.parametrize(
+    "size",
+    [lambda n: n // 4 * 2, lambda n: (n + 2) // 4 * 2, lambda n: (n + 3) // 4, lambda n: n // 2 - n % 4 // 3],
+)
+def test_what_is_like_a_half_at_some_sizes_is_recorded(
+    size: Callable[[int], int], recorded: list[int]
+) -> None:
+    @composite.composite
+    def windows(x: Tensor) -> Tensor:
+        return (x * 3).exp()[: size(x.shape[0])].sin()
+
+    for n in (8, 20, 32, 9, 21, 33, 42, 10, 17, 11, 23, 40, 27):
+        assert windows(leaf(n, 3)).shape == (size(n), 3)
 
 
 def test_sizes_that_were_alike_by_chance_are_told_apart(recorded: list[int]) -> None:

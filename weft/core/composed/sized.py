@@ -5,13 +5,15 @@
 
 A function's graph may depend on sizes as it likes. So it is recorded at the least and the greatest size that are to be
 made, and, where those that came are not, at odd and even ones between, and all of these, and all that came before, must
-be one graph with polynomials of the sizes. Where forms are verified, what is made is compared with what is recorded, each time.
+be one graph with polynomials of the sizes. Where some are halves, rounded, it is recorded at sizes of all remainders by
+4. Where forms are verified, what is made is compared with what is recorded, each time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
+from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
 
 from weft.core.execute.run import learned_template
@@ -73,9 +75,7 @@ class SizedCalls:
             self.samples = dict(kept[-SAMPLES - TRIES :])  # another thread may look at the old ones
 
 
-def alike(
-    calls: Sequence[GraphCall | Given | None], others: Sequence[GraphCall | Given | None]
-) -> bool:
+def alike(calls: Sequence[GraphCall | Given | None], others: Sequence[GraphCall | Given | None]) -> bool:
     """True for calls that do the same."""
     one, other = ([c and c.whole for c in some] for some in (calls, others))
     return one == other
@@ -143,8 +143,27 @@ def _learned(
             break
     else:
         return None
-    columns = list(zip(*probes, *known_at, strict=True))
+    points = [*probes, *known_at]
     recorded += known_at.values()
+    found = _one_graph(points, recorded, False)
+    if found is None and _one_graph(points, recorded, True) is not None:
+        more = _of_all_remainders(points, max(largest), taken)
+        recorded += _recorded(sizes, list(places.values()), more, record)
+        points += more
+        found = _one_graph(points, recorded, True) if len(recorded) == len(points) else None
+    if found is None:
+        return None
+    known = _Known(found[0], tuple(map(tuple, places.values())), tuple(fixed), found[1])
+    right = all(made is None or alike(made, own) for s, own in samples.items() for made in (known.at(s),))
+    return known if right else None
+
+
+def _one_graph(
+    points: Sequence[Sizes], recorded: Sequence[Calls], halves: bool
+) -> tuple[tuple[Var, ...], tuple[tuple[SizedTemplate, tuple[int, ...]] | Given | None, ...]] | None:
+    """The variables that have these values, and the calls by them; None where what is recorded is not one graph.
+    `halves`: sizes may be halves of variables, rounded."""
+    columns = list(zip(*points, strict=True))
     variables = tuple([Var(f"size{k}", min(c), max(c)) for k, c in enumerate(columns)])
     calls: list[tuple[SizedTemplate, tuple[int, ...]] | Given | None] = []
     for same in zip(*recorded, strict=True):
@@ -157,13 +176,28 @@ def _learned(
             continue
         if len(there) < len(same) or any(c.uses != first.uses for c in there):
             return None
-        template = learned_template([c.template for c in there], list(zip(columns, variables, strict=True)))
+        known = list(zip(columns, variables, strict=True))
+        template = learned_template([c.template for c in there], known, halves)
         if template is None:
             return None
         calls.append((template, first.uses))
-    known = _Known(variables, tuple(map(tuple, places.values())), tuple(fixed), tuple(calls))
-    right = all(made is None or alike(made, own) for s, own in samples.items() for made in (known.at(s),))
-    return known if right else None
+    return variables, tuple(calls)
+
+
+def _of_all_remainders(points: Sequence[Sizes], largest: int, taken: set[int]) -> list[Sizes]:
+    """More values of the variables, so that each has all remainders by 4: none alike, and none of `taken`."""
+    used = {n for p in points for n in p} | taken
+    found: list[Sizes] = []
+    for rest in range(4):
+        if all(any(n % 4 == rest for n in column) for column in zip(*points, strict=True)):
+            continue
+        values: list[int] = []
+        for _ in points[0]:
+            n = next(n for n in count(4 * (largest // 4) + rest, 4) if n not in used)
+            values.append(n)
+            used.add(n)
+        found.append(tuple(values))
+    return found
 
 
 def _recorded(

@@ -310,9 +310,9 @@ def get_num_threads() -> int:
 
 
 def learned_template(
-    templates: Sequence[GraphTemplate], variables: Sequence[tuple[tuple[int, ...], Var]]
+    templates: Sequence[GraphTemplate], variables: Sequence[tuple[tuple[int, ...], Var]], halves: bool
 ) -> SizedTemplate | None:
     """The template of which these are those for the values of the variables; None where there is none."""
     from weft.scheduler.sized import learned
 
-    return learned(templates, variables)
+    return learned(templates, variables, halves)

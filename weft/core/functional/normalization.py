@@ -210,7 +210,7 @@ def _by_batch(
     over = (0, *range(2, len(v.shape)))
     out, centre, spread = _standardized(v, over, eps)
     size = size_tensor(count(v, over), spread.value.dtype)
-    unbiased = spread * (size / (size - 1))
+    unbiased = spread + spread / (size - 1)
     moved = (_moved(mean, _vector(centre), momentum), _moved(var, _vector(unbiased), momentum))
     return _scaled(out, weight, bias, v), *moved
 
