@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import wraps
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -226,12 +228,16 @@ def test_accumulation_and_shared_gradients(walks: list[int]) -> None:
     assert differentiate.repeated is repeated
 
 
+def _of_weft(rule: Any) -> Any:
+    """The function as if a module of weft had it."""
+    return FunctionType(rule.__code__, {"__name__": "weft.core"}, closure=rule.__closure__)
+
+
 def _closed_over(what: Any) -> Any:
     def rule(g: Any) -> Any:
         return g, what
 
-    rule.__module__ = "weft.core.pointwise.elementwise"
-    return rule
+    return _of_weft(rule)
 
 
 def test_rules_are_told_by_their_code_and_what_they_closed_over() -> None:
@@ -252,11 +258,21 @@ def test_rules_are_told_by_their_code_and_what_they_closed_over() -> None:
     def later(g: Any) -> Any:
         return g, not_yet
 
-    later.__module__ = "weft.core"
+    later = _of_weft(later)
     with pytest.raises(repeated.UntoldError):
         repeated.told(later)
     not_yet = 2
     assert repeated.told(later)
+
+
+def test_what_wraps_a_function_of_weft_is_none() -> None:
+    @wraps(repeated.told)
+    def mine(g: Any) -> Any:
+        return g
+
+    assert mine.__module__.startswith("weft.")
+    with pytest.raises(repeated.UntoldError):
+        repeated.told(mine)
 
 
 @pytest.mark.usefixtures("unverified")

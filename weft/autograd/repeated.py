@@ -103,13 +103,18 @@ def _fact_of(found: Any) -> Hashable:
         return kind, repr(found) if kind is float else found
     if kind is tuple:
         return tuple([_fact_of(x) for x in found])
-    if kind is FunctionType and found.__module__.startswith("weft.") and not found.__kwdefaults__:
+    if kind is FunctionType and _is_own(found) and not found.__kwdefaults__:
         try:
             cells = [_fact_of(c.cell_contents) for c in found.__closure__ or ()]
         except ValueError:  # one is empty yet
             raise UntoldError from None
-        return found.__module__, found.__code__, _fact_of(found.__defaults__), *cells
+        return found.__globals__["__name__"], found.__code__, _fact_of(found.__defaults__), *cells
     raise UntoldError
+
+
+def _is_own(function: FunctionType) -> bool:
+    """True for a function of weft's: its `__module__` may be that of another which it wraps."""
+    return str(function.__globals__.get("__name__")).startswith("weft.")
 
 
 _SIMPLE = frozenset({NoneType, bool, int, float, str, DType, Op})

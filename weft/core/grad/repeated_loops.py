@@ -68,9 +68,10 @@ class _Graphs:
                 self.sized.add(sizes, calls)
             elif settings.verify() and not alike(calls, at(sizes) or ()):
                 raise IRError("a loop is not what is recorded for its number of steps", "repeated_loops")
-            self.by_length[sizes] = calls
-            if len(self.by_length) > LENGTHS_KEPT:
-                self.by_length.pop(next(iter(self.by_length)), None)
+            with _keeping:
+                self.by_length[sizes] = calls
+                if len(self.by_length) > LENGTHS_KEPT:
+                    del self.by_length[next(iter(self.by_length))]
         call, *places = calls
         assert isinstance(call, GraphCall)
         made = call.template.build([given[k] for k in call.uses], device_of_files)
