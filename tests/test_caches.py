@@ -103,7 +103,7 @@ def test_the_page_lists_what_asks_for_reference_counts() -> None:
 
 def test_a_thread_keeps_data_of_its_own_and_no_modes() -> None:
     """Modes are fields of the context (autograd/context.py)."""
-    known = {"_Recent", "_Changes", "_Holding", "_Pending", "_Passed", "_Local"}
+    known = {"_Recent", "_Changes", "_Holding", "_Pending", "_Passed", "_Local", "_Draws"}
     classes = [x for m in modules() for x in vars(m).values() if isinstance(x, type)]
     assert {
         x.__name__ for x in classes if issubclass(x, threading.local) and x is not threading.local

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -211,6 +212,16 @@ def test_weights_gradients_are_one_product_or_a_carry() -> None:
         np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-9)
 
 
+def test_what_another_thread_draws_meanwhile_is_not_the_steps() -> None:
+    def step(c: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        other = threading.Thread(target=lambda: weft.rand(3))
+        other.start(), other.join()
+        return c + x, c
+
+    assert weft.scan(step, weft.zeros(3), weft.ones(4, 3))[0].tolist() == [4.0] * 3
+    assert weft.vmap(lambda x: step(x, x)[0])(weft.ones(4, 3)).shape == (4, 3)
+
+
 NOTHING: Any = None
 
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
@@ -239,6 +250,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "random numbers": (
         lambda: weft.scan(lambda c, x: (c + weft.rand(3), x), weft.zeros(3), weft.zeros(2, 3)),
+        weft.ArgumentError, "draw them outside",
+    ),
+    "random numbers of a generator of its own": (
+        lambda g=weft.Generator(): weft.scan(
+            lambda c, x: (c + weft.rand(3, generator=g), x), weft.zeros(3), weft.zeros(2, 3)
+        ),
         weft.ArgumentError, "draw them outside",
     ),
     "other lengths": (

@@ -44,6 +44,20 @@ _drawing = forkable(threading.Lock())
 """Held while a generator moves on: no two threads draw the same numbers. (A generator's own could not be copied.)"""
 
 
+class _Draws(threading.local):
+    """The number of draws of a thread, from whatever generator."""
+
+    count = 0
+
+
+_draws = _Draws()
+
+
+def draws() -> int:
+    """The number of draws that this thread has made so far: what a function draws is what comes to this meanwhile."""
+    return _draws.count
+
+
 def _place(drawn: int, n: int) -> tuple[int, int]:
     """The epoch, which changes the key, and the first counter of `n` numbers after so many."""
     epoch, offset = divmod(drawn, _WORD)
@@ -88,6 +102,7 @@ class Generator:
 
     def words(self, n: int) -> tuple[int, int, int]:
         """Key and first counter of the next `n` numbers. A counter has 32 bits: each 2**32 numbers change the key."""
+        _draws.count += 1
         with _drawing:
             seed = self._seed
             epoch, offset = _place(self._drawn, n)
@@ -108,12 +123,14 @@ class Generator:
             raise ArgumentError(f"random: one call can draw at most 2**32 numbers, got {n}")
         trace = tracing.current()
         if trace is not None:
+            _draws.count += 1
             state, before = trace.draw(self, most)
             if before:
                 state = (wrap(state) + tensor([0, 0, before % _WORD], dtype=uint32)).value
             return state
         home = default_device()
         if home == run.META:
+            _draws.count += 1
             return Value(run.valueless((3,), uint32))
         return Value(run.from_numpy(np.array(self.words(most), np.uint32), home))
 

@@ -9,8 +9,8 @@ from weft.autograd.context import grad_mode
 from weft.autograd.value import Value
 from weft.core.args.handle import Handle, describe, wrap
 from weft.core.args.structure import builder
+from weft.core.functions.random import draws
 from weft.core.grad import loops
-from weft.core.grad.random_state import after_trace, random_state
 from weft.core.layout.creation import tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir import graph
@@ -65,13 +65,13 @@ def scan(
         out_of[:] = [builder(result[1], lambda t: _add(t, outs))]
         return [t.value for t in nexts], [t.value for t in outs]
 
-    before = random_state()
+    before = draws()
     init_values, rows = [t.value for t in carries], [t.value for t in sliced]
     if count == 0:
         finals, stacks = init_values, _nothing(step, init_values, rows)
     else:
         finals, stacks = loops.loop(step, init_values, rows, count, reverse)
-    if random_state() != after_trace(before):
+    if draws() != before:
         raise ArgumentError(
             "scan: the function draws random numbers, which would be the same in every step; draw them outside, "
             "for all steps, and pass them in xs"

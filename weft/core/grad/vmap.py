@@ -10,7 +10,7 @@ from weft.autograd.batching import batched, placeholder, spread
 from weft.autograd.value import Value, apply
 from weft.core.args.axes import axis
 from weft.core.args.handle import Handle, describe, wrap
-from weft.core.grad.random_state import after_trace, random_state
+from weft.core.functions.random import draws
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir.graph import Axes
 from weft.ir.index import Int
@@ -156,9 +156,9 @@ def _run(
         else:
             inside.append(x)
     new = iter(inside)
-    before = random_state()
+    before = draws()
     result = func(*_replace(args, new), **_replace(kwargs, new))
-    if randomness == "error" and random_state() != after_trace(before):
+    if randomness == "error" and draws() != before:
         raise ArgumentError(
             "vmap: the function draws random numbers; say randomness='different' or 'same' for every example"
         )
