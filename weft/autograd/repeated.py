@@ -121,6 +121,16 @@ _SIMPLE = frozenset({NoneType, bool, int, float, str, DType, Op})
 """Types of values that are told by value."""
 
 
+def comes_again(number: int, seen: dict[int, None], most: int) -> bool:
+    """True for what has come before; else it is `seen` from now on. By one thread at a time."""
+    if number in seen:
+        return True
+    seen[number] = None
+    if len(seen) > most:
+        del seen[next(iter(seen))]
+    return False
+
+
 class UntoldError(Exception):
     """A key cannot tell all that something depends on."""
 
@@ -152,11 +162,7 @@ def gradients(
     found = walk()
     number = hash(key)
     with _keeping:
-        if number not in _seen:
-            _seen[number] = None
-            if len(_seen) > SEEN:
-                del _seen[next(iter(_seen))]
-        elif key not in _known:
+        if comes_again(number, _seen, SEEN) and key not in _known:
             _known[key] = _recorded(nodes, seed, targets, found)
             while len(_known) > 1 and (len(_known) > KEPT or _rows_kept() > ROWS_KEPT):
                 del _known[next(iter(_known))]

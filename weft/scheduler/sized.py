@@ -92,15 +92,13 @@ class SizedTemplate:
         found = set(values)
         if len(found) < len(values) or min(found, default=2) < 2 or not found.isdisjoint(self.known):
             return None
-        numbers = self.numbers
-        if self._counts:
-            fills = [(count.at(env, dtype), dtype) for count, dtype in self._counts]
-            if any(is_plain(f.value, dtype) for f, dtype in fills):
-                return None
-            counts = iter(fills)
-            numbers = tuple([next(counts)[0].value if isinstance(x, Count) else x for x in self.numbers])
+        fills = [(count.at(env, dtype).value, dtype) for count, dtype in self._counts]
+        if any(is_plain(x, dtype) for x, dtype in fills):
+            return None
+        counts = iter(fills)
+        numbers = tuple([next(counts)[0] if isinstance(x, Count) else x for x in self.numbers])
         made = LateTemplate(self, values)
-        tell(made, Outline(self.key, self._pick(values), numbers))  # pyright: ignore[reportArgumentType]
+        tell(made, Outline(self.key, self._pick(values), numbers))
         return made
 
     def root(self, values: tuple[int, ...]) -> tuple[Shape, DType]:

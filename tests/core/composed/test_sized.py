@@ -216,6 +216,39 @@ def test_a_function_that_looks_at_sizes_is_recorded(branch: int) -> None:
         np.testing.assert_array_equal(function(x).detach().numpy(), by_size(x, at).detach().numpy())
 
 
+def test_small_sizes_that_came_first_keep_nothing_from_being_learned(recorded: list[int]) -> None:
+    """Rules simplify what has one row."""
+
+    @composite.composite
+    def rest(x: Tensor) -> Tensor:
+        return (x * 3).exp()[1:].softmax(0)
+
+    for n in (2, 3, 9):
+        rest(leaf(n, 50))
+    before = len(recorded)
+    for n in (4, 5, 10, 17, 33):
+        assert rest(leaf(n, 50)).shape == (n - 1, 50)
+    assert len(recorded) == before
+    rest(leaf(2, 50)), rest(leaf(3, 50))
+    assert len(recorded) == before
+
+
+def test_a_size_that_came_where_others_coincide_keeps_nothing_from_being_learned(recorded: list[int]) -> None:
+    @composite.composite
+    def twice(x: Tensor, w: Tensor) -> Tensor:
+        y = x.repeat(2, 1).exp()
+        return (y * 2 if y.shape[0] == w.shape[0] else y + 1).sum(0) + w.sum(0)
+
+    for n in (25, 21, 33):
+        twice(leaf(n, 3), leaf(50, 3))
+    before = len(recorded)
+    for n in (40, 60, 25, 27):
+        x, w = leaf(n, 3), leaf(50, 3)
+        want = composite.without_calls(twice)(x, w)
+        np.testing.assert_array_equal(twice(x, w).detach().numpy(), want.detach().numpy())
+    assert len(recorded) == before
+
+
 def test_a_size_that_is_no_polynomial_is_recorded(recorded: list[int]) -> None:
     @composite.composite
     def thirds(x: Tensor) -> Tensor:

@@ -220,7 +220,10 @@ _slope = [2.0]
 
 def test_code_of_a_user_runs_each_time() -> None:
     """A gradient, and a hook on what a step makes."""
-    step: Step = lambda c, x: (_Double.apply(c) * V + x, c)  # noqa: E731
+
+    def step(c: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        return _Double.apply(c) * V + x, c
+
     found: list[Tensor] = []
     for slope in (2.0, 2.0, 2.0, 3.0):
         _slope[0] = slope
@@ -284,4 +287,4 @@ def test_tables_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         for n in (2, 3, 1, 2):
             weft.scan(lambda c, x, k=k: (c * float(k + 2) + x, None), weft.zeros(3), weft.ones(n, 3))
     assert len(repeated_loops._known) == 3 and len(repeated_loops._seen) <= 4
-    assert all(len(r.results.by_length) <= 2 for r in repeated_loops._known.values())
+    assert all(len(r.results.by_sizes) <= 2 for r in repeated_loops._known.values())

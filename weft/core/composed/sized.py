@@ -135,32 +135,54 @@ def _learned(
     if not 0 < len(places) <= VARIABLES:
         return None
     largest, taken = [max(c) for c in places], {n for _, n in fixed}
-    known_at = _usable(samples, [at[0] for at in places.values()], taken)
+    made: dict[Sizes, Calls | None] = {}
+    made.update(_usable(samples, [at[0] for at in places.values()], taken))
+    came = list(made)
+
+    def recorded(points: Sequence[Sizes]) -> list[Calls] | None:
+        for values in points:
+            if values not in made:
+                made[values] = record(_with(sizes, list(places.values()), values))
+        there = [c for v in points if (c := made[v]) is not None]
+        return there if len(there) == len(points) else None
+
     for least in ([LEAST] * len(places), [min(c) for c in places]):  # there are no 18 largest of 4
-        probes = _needed(list(_probes(least, largest, taken)), list(known_at))
-        recorded = list(_recorded(sizes, list(places.values()), probes, record))
-        if len(recorded) == len(probes):
-            break
-    else:
-        return None
-    points = [*probes, *known_at]
-    recorded += known_at.values()
-    found = _one_graph(points, recorded, False)
-    if found is None and _one_graph(points, recorded, True) is not None:
-        more = _of_all_remainders(points, max(largest), taken)
-        recorded += _recorded(sizes, list(places.values()), more, record)
-        points += more
-        found = _one_graph(points, recorded, True) if len(recorded) == len(points) else None
-    if found is None:
-        return None
-    known = _Known(found[0], tuple(map(tuple, places.values())), tuple(fixed), found[1])
-    right = all(made is None or alike(made, own) for s, own in samples.items() for made in (known.at(s),))
-    return known if right else None
+        probes = list(_probes(least, largest, taken))
+        samples_there = [v for v in came if all(n >= m for n, m in zip(v, least, strict=True))][2 - PROBES :]
+        for points in ([*_needed(probes, samples_there), *samples_there], probes):
+            calls = recorded(points)
+            if calls is None:
+                break
+            found = _one_graph(points, calls, False) or _with_halves(points, calls, largest, taken, recorded)
+            if found is not None:
+                known = _Known(found[0], tuple(map(tuple, places.values())), tuple(fixed), found[1])
+                right = all(c is None or alike(c, own) for s, own in samples.items() for c in (known.at(s),))
+                return known if right else None
+        else:
+            return None
+    return None
 
 
-def _one_graph(
-    points: Sequence[Sizes], recorded: Sequence[Calls], halves: bool
-) -> tuple[tuple[Var, ...], tuple[tuple[SizedTemplate, tuple[int, ...]] | Given | None, ...]] | None:
+def _with_halves(
+    points: Sequence[Sizes],
+    calls: Sequence[Calls],
+    largest: Sequence[int],
+    taken: set[int],
+    recorded: Callable[[Sequence[Sizes]], list[Calls] | None],
+) -> _Graph | None:
+    """The graph, where some sizes are halves of variables; recorded at sizes of all remainders by 4."""
+    if _one_graph(points, calls, True) is None:
+        return None
+    more = _of_all_remainders(points, max(largest), taken)
+    further = recorded(more)
+    return None if further is None else _one_graph([*points, *more], [*calls, *further], True)
+
+
+_Graph: TypeAlias = "tuple[tuple[Var, ...], tuple[tuple[SizedTemplate, tuple[int, ...]] | Given | None, ...]]"
+"""Variables, and calls by them, as `_Known` has them."""
+
+
+def _one_graph(points: Sequence[Sizes], recorded: Sequence[Calls], halves: bool) -> _Graph | None:
     """The variables that have these values, and the calls by them; None where what is recorded is not one graph.
     `halves`: sizes may be halves of variables, rounded."""
     columns = list(zip(*points, strict=True))
@@ -200,32 +222,23 @@ def _of_all_remainders(points: Sequence[Sizes], largest: int, taken: set[int]) -
     return found
 
 
-def _recorded(
-    sizes: Sizes,
-    places: Sequence[Sequence[int]],
-    probes: Sequence[Sizes],
-    record: Callable[[Sizes], Calls | None],
-) -> Iterator[Calls]:
-    """The calls at each of the probes, up to one that is not recorded."""
-    for values in probes:
-        probe = list(sizes)
-        for n, at in zip(values, places, strict=True):
-            for k in at:
-                probe[k] = n
-        found = record(tuple(probe))
-        if found is None:
-            return
-        yield found
+def _with(sizes: Sizes, places: Sequence[Sequence[int]], values: Sizes) -> Sizes:
+    """The sizes with these values of the variables."""
+    probe = list(sizes)
+    for n, at in zip(values, places, strict=True):
+        for k in at:
+            probe[k] = n
+    return tuple(probe)
 
 
 def _usable(samples: dict[Sizes, Calls], places: Sequence[int], taken: set[int]) -> dict[Sizes, Calls]:
-    """The latest samples in which no sizes coincide, by the values of the variables, which are at these places."""
+    """The samples in which no sizes coincide, by the values of the variables, which are at these places."""
     found: dict[Sizes, Calls] = {}
     for sizes, calls in samples.items():
         values = tuple([sizes[k] for k in places])
         if len({*values}) == len(values) and min(values) > 1 and taken.isdisjoint(values):
             found[values] = calls
-    return dict(list(found.items())[2 - PROBES :])
+    return found
 
 
 def _needed(probes: Sequence[Sizes], samples: Sequence[Sizes]) -> list[Sizes]:

@@ -221,8 +221,14 @@ class _Trace:
 
     def of_length(self, length: int) -> _Trace:
         """The loop with another number of steps, on placeholders."""
-        init = tuple([_placeholder(v.shape, v, v.node.device, v.needs_grad) for v in self.init])
-        xs = tuple([_placeholder((length, *v.shape[1:]), v, v.node.device, v.needs_grad) for v in self.xs])
+        init = tuple([
+            _placeholder(v.shape, v, one.node.device, v.needs_grad)
+            for v, one in zip(self.init, self.carries, strict=True)
+        ])  # fmt: skip
+        xs = tuple([
+            _placeholder((length, *one.shape), v, one.node.device, v.needs_grad)
+            for v, one in zip(self.xs, self.slices, strict=True)
+        ])  # fmt: skip
         made = _Trace(
             self.fn, init, xs, self.carries, self.slices, self.nexts, self.outs, length, self.reverse
         )  # fmt: skip

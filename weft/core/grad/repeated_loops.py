@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from weft import settings
 from weft.autograd.context import context, device_of_files, main
-from weft.autograd.repeated import UntoldError, told
+from weft.autograd.repeated import UntoldError, comes_again, told
 from weft.autograd.value import HOOKS, Value
 from weft.core.composed.sized import Calls, SizedCalls, Sizes, alike
 from weft.ir.calls import Given, GraphCall
@@ -49,16 +49,19 @@ class _Graphs:
     """Graphs that differ in the number of steps."""
 
     sized: SizedCalls = field(default_factory=SizedCalls)
-    by_length: dict[Sizes, Calls] = field(default_factory=dict[Sizes, Calls])
+    by_sizes: dict[Sizes, Calls] = field(default_factory=dict[Sizes, Calls])
 
     def on(self, given: Sequence[Node], length: int, record: Record) -> list[Node | None] | None:
         """The results on what is given; None where they cannot be recorded."""
-        sizes: Sizes = (length, *[n for g in given for n in g.shape])  # pyright: ignore[reportAssignmentType]
+        found = _sizes(given)
+        if found is None:
+            return None
+        sizes = (length, *found)
 
         def at(other: Sizes) -> Calls | None:
             return _calls(*record(other[0]))
 
-        calls = self.by_length.get(sizes)
+        calls = self.by_sizes.get(sizes)
         if calls is None:
             calls = self.sized.at(sizes, at)
             if calls is None:
@@ -69,9 +72,9 @@ class _Graphs:
             elif settings.verify() and not alike(calls, at(sizes) or ()):
                 raise IRError("a loop is not what is recorded for its number of steps", "repeated_loops")
             with _keeping:
-                self.by_length[sizes] = calls
-                if len(self.by_length) > LENGTHS_KEPT:
-                    del self.by_length[next(iter(self.by_length))]
+                self.by_sizes[sizes] = calls
+                if len(self.by_sizes) > LENGTHS_KEPT:
+                    del self.by_sizes[next(iter(self.by_sizes))]
         call, *places = calls
         assert isinstance(call, GraphCall)
         made = call.template.build([given[k] for k in call.uses], device_of_files)
@@ -106,16 +109,13 @@ class Known:
 
     def results(self, given: Sequence[Node], length: int, record: Record) -> list[Node | None] | None:
         """The results for init and xs; None where they have to be made."""
-        own = [*given, *self.outside]
-        return self.recording.results.on(own, length, record) if _can_be_given(own) else None
+        return self.recording.results.on([*given, *self.outside], length, record)
 
     def gradients(
         self, given: Sequence[Node], grads: Sequence[Node | None], length: int, record: Record
     ) -> list[Node | None] | None:
         """The gradients for init, xs, and the gradients of some results; None where they have to be made."""
         own = [*given, *self.outside, *(g for g in grads if g is not None)]
-        if not _can_be_given(own):
-            return None
         asked = tuple([g is not None for g in grads])
         graphs = self.recording.gradients.get(asked)
         if graphs is None:
@@ -152,10 +152,7 @@ def known(
     if found is None:
         number = hash(key)
         with _keeping:
-            if number not in _seen:
-                _seen[number] = None
-                if len(_seen) > SEEN:
-                    del _seen[next(iter(_seen))]
+            if not comes_again(number, _seen, SEEN):
                 return None
             found = _known.setdefault(key, Recording())
             if len(_known) > KEPT:
@@ -163,9 +160,17 @@ def known(
     return Known(found, tuple(step.outside))
 
 
-def _can_be_given(nodes: Sequence[Node]) -> bool:
-    """False where a loop would be made of another node than that."""
-    return all(rows_of(n)[0] is n and all(s.__class__ is int and s for s in n.shape) for n in nodes)
+def _sizes(given: Sequence[Node]) -> Sizes | None:
+    """The sizes of what a loop is given; None where it would be made of other nodes than these."""
+    sizes: list[int] = []
+    for n in given:
+        if rows_of(n)[0] is not n:
+            return None
+        for s in n.shape:
+            if not isinstance(s, int) or s == 0:
+                return None
+            sizes.append(s)
+    return tuple(sizes)
 
 
 _SHAPED = frozenset({Op.CONST, Op.RANGE})
