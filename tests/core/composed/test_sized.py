@@ -216,6 +216,17 @@ def test_a_function_that_looks_at_sizes_is_recorded(branch: int) -> None:
         np.testing.assert_array_equal(function(x).detach().numpy(), by_size(x, at).detach().numpy())
 
 
+def test_a_function_that_looks_at_what_no_size_that_came_was_is_recorded() -> None:
+    @composite.composite
+    def function(x: Tensor) -> Tensor:
+        return by_size(x, lambda n: n % 2 == 0)
+
+    for n in (10, 20, 30, 33):
+        x = leaf(n, 3)
+        want = by_size(x, lambda n: n % 2 == 0)
+        np.testing.assert_array_equal(function(x).detach().numpy(), want.detach().numpy())
+
+
 def test_small_sizes_that_came_first_keep_nothing_from_being_learned(recorded: list[int]) -> None:
     """Rules simplify what has one row."""
 

@@ -167,6 +167,8 @@ def test_what_is_given_makes_another_loop() -> None:
         lambda: weft.scan(_cell, weft.zeros(3, 4, dtype=weft.float64), xs, reverse=True),
         lambda: weft.scan(lambda c, x: (c + x, x), weft.zeros(3, 4), weft.ones(5, 3, 4)),
         lambda: weft.scan(lambda c, x: (c + x, x), weft.zeros(3, 4).int(), weft.ones(5, 3, 4).int()),
+        lambda: weft.scan(lambda c, x: (x, c), weft.zeros(3, 4), weft.ones(5, 3, 4)),
+        lambda: weft.scan(lambda c, x: (x, c), weft.zeros(3, 4).double(), weft.ones(5, 3, 4).double()),
     ]
     for k, call in enumerate(variants):
         call(), call()
@@ -288,3 +290,14 @@ def test_tables_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             weft.scan(lambda c, x, k=k: (c * float(k + 2) + x, None), weft.zeros(3), weft.ones(n, 3))
     assert len(repeated_loops._known) == 3 and len(repeated_loops._seen) <= 4
     assert all(len(r.results.by_sizes) <= 2 for r in repeated_loops._known.values())
+
+
+def test_a_gradient_that_is_a_constant() -> None:
+    """A loop reads it from memory."""
+    for n in (5, 7, 9, 11):
+        xs = _leaf(np.random.default_rng(n), n, 3, 4)
+        _, ys = weft.scan(lambda c, x: (c, x * V), weft.zeros(3), xs)
+        found = weft.autograd.grad(ys, [xs, V], weft.ones_like(ys))
+        want = np.broadcast_to(V.detach().numpy(), (n, 3, 4)), xs.detach().numpy().sum((0, 1))
+        for a, b in zip(found, want, strict=True):
+            np.testing.assert_allclose(a.numpy(), b, rtol=1e-9)

@@ -222,6 +222,19 @@ def test_what_another_thread_draws_meanwhile_is_not_the_steps() -> None:
     assert weft.vmap(lambda x: step(x, x)[0])(weft.ones(4, 3)).shape == (4, 3)
 
 
+def test_draws_are_seen_in_traces_and_where_nothing_is_computed() -> None:
+    def step(c: Tensor, _: Tensor) -> tuple[Tensor, None]:
+        return c + weft.rand(3, device=c.device), None
+
+    def run(x: Tensor) -> Tensor:
+        return weft.scan(step, x[0], x)[0]
+
+    with pytest.raises(weft.ArgumentError, match="draw them outside"):
+        weft.compile(run)(weft.ones(4, 3))
+    with weft.device("meta"), pytest.raises(weft.ArgumentError, match="draw them outside"):
+        run(weft.ones(4, 3))
+
+
 NOTHING: Any = None
 
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
