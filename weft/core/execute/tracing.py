@@ -222,7 +222,7 @@ class Trace:
                 placeholder.op, placeholder.inputs = Op.RESHAPE, (before,)
                 watched.passed_on(s.handle, placeholder, before)
         for d in self.draws.values():
-            words = np.array(d.generator.words(d.count), np.uint32)
+            words = np.array(d.generator.words_of_trace(d.count), np.uint32)
             home = d.placeholder.device or default_device()
             d.placeholder.storage = self.values.from_numpy(words, home).storage
         try:

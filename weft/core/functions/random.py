@@ -103,6 +103,10 @@ class Generator:
     def words(self, n: int) -> tuple[int, int, int]:
         """Key and first counter of the next `n` numbers. A counter has 32 bits: each 2**32 numbers change the key."""
         _draws.count += 1
+        return self.words_of_trace(n)
+
+    def words_of_trace(self, n: int) -> tuple[int, int, int]:
+        """As `words`, for numbers of a trace that is left: they were counted when it drew them."""
         with _drawing:
             seed = self._seed
             epoch, offset = _place(self._drawn, n)
