@@ -21,6 +21,9 @@ LONG = {
         "test_dtypes": "kernels and graphs",
         "test_graphs": "kernels; graphs in backends/cuda/test_assemble.py",
     },
+    "backends/disk/test_writing.py": {
+        "test_a_killed_writer_leaves_the_old_file[1]": "every third kill",
+    },
     "backends/opencl/test_blocks.py": {
         "test_a_model": "its products, one by one",
     },
@@ -42,6 +45,7 @@ LONG = {
     },
     "core/compile/test_over_devices.py": {
         "test_dropout_tables_norms_counters_and_constants_are_those_of_one_device[None]": "the mode same",
+        "test_eight_devices_give_the_bits_of_one": "two and three",
         "test_gradients_are_used_inside_and_outside_wherever_they_lie[accumulated]": "used inside",
         "test_gradients_are_used_inside_and_outside_wherever_they_lie[made anew]": "used inside",
         "test_gradients_are_used_inside_and_outside_wherever_they_lie[set to zero]": "used inside",
@@ -50,12 +54,17 @@ LONG = {
     "core/composed/test_halves.py": {
         "test_other_devices_agree[opencl]": "dummy; each function on the cpu",
     },
+    "core/execute/test_explained_meshes.py": {
+        "test_memory_is_that_of_a_run[16]": "four devices",
+        "test_the_predicted_timeline_has_each_lane_in_order[16]": "four devices",
+    },
     "core/functional/test_attention_gradient.py": {
         "test_devices_agree[opencl-True]": "wgpu and dummy",
     },
     "core/functional/test_k_quants.py": {
         "test_blocks_without_spread_come_back[Q4_K]": "Q5_K",
         "test_blocks_without_spread_come_back[Q6_K]": "Q4_K and Q5_K",
+        "test_numbers_come_back_as_near_as_the_steps_let_them[Q6_K]": "Q4_K and Q5_K",
     },
     "core/functions/test_selection.py": {
         "test_the_kth_value_and_where_it_is[uint32]": "int64 and uint8",
@@ -63,11 +72,14 @@ LONG = {
     "core/test_surface.py": {
         "test_accuracy[special.modified_bessel_k0]": "i0e, i1e, airy_ai and 40 functions",
         "test_accuracy[special.modified_bessel_k1]": "i0e, i1e, airy_ai and 40 functions",
+        "test_bessel_waves": "samples of torch's own",
         "test_incomplete_gamma": "samples of torch's own",
     },
     "distributed/test_bits.py": {
         "test_ten_steps_have_the_bits_of_one_device[2-13-ways1]": "1 and 4 devices",
         "test_ten_steps_have_the_bits_of_one_device[3-13-ways2]": "1 and 4 devices",
+        "test_ten_steps_have_the_bits_of_one_device[4-8-ways3]":
+            "one device; four in scheduler/test_mesh_plans.py",
         "test_ten_steps_have_the_bits_of_one_device[8-13-ways4]": "1 and 4 devices",
         "test_ten_steps_of_a_transformer_have_the_bits_of_one_device": "perceptrons on 1 to 4",
     },
@@ -144,6 +156,10 @@ LONG = {
         "test_a_file_gives_the_model_back[llama-BlockFormat.Q8_0]": "gemma3 in blocks, and four files",
         "test_a_file_gives_the_model_back[qwen3-BlockFormat.Q8_0]": "gemma3 in blocks, and four files",
     },
+    "models/test_gguf_text.py": {
+        "test_texts_become_what_the_whole_vocabulary_makes_of_them[llama-changes0]":
+            "four other vocabularies",
+    },
     "models/test_speculation.py": {
         "test_guesses_change_no_likeliest_token[gemma3_text]": "two other architectures",
         "test_guesses_change_no_likeliest_token[phi]": "two other architectures",
@@ -166,6 +182,7 @@ LONG = {
     "scheduler/optimize/test_contraction.py": {
         "test_a_factor_that_lies_in_panels_is_read_there[small caches-1-800]": "other sizes and processors",
         "test_a_panel_of_unknown_depth_is_packed_in_blocks[(67, 9, 16)-avx2]": "other sizes and processors",
+        "test_a_panel_of_unknown_depth_is_packed_in_blocks[(67, 9, 16)-avx512]": "other sizes and processors",
         "test_a_panel_of_unknown_depth_is_packed_in_blocks[(67, 9, 16)-small caches]":
             "other sizes and processors",
         "test_a_panel_of_unknown_depth_is_packed_in_blocks[(8, 30, 70)-avx2]": "other sizes and processors",
@@ -176,7 +193,11 @@ LONG = {
             "other sizes and processors",
         "test_a_panel_of_unknown_depth_is_packed_in_blocks[(9, 401, 50)-small caches]":
             "other sizes and processors",
+        "test_a_stream_from_beyond_the_cache_is_moved_first[66-128-avx2]": "avx512",
+        "test_a_stream_from_beyond_the_cache_is_moved_first[70-130-avx2]": "avx512",
         "test_a_stream_that_steps_from_line_to_line_is_used_in_blocks[avx2]": "avx512",
+        "test_all_steps_of_a_tiles_rows_lie_together[avx2]": "avx512",
+        "test_one_kernel_multiplies_matrices_of_all_sizes[(3, 200, 129)-avx2]": "other sizes and processors",
         "test_one_kernel_multiplies_matrices_of_all_sizes[(3, 200, 129)-small caches]":
             "other sizes and processors",
     },
@@ -191,11 +212,15 @@ LONG = {
         "test_right_for_every_size[attention 1x11x3-132]": "another size",
         "test_right_for_every_size[attention-2]": "132 processors",
         "test_right_for_every_size[causal-2]": "132 processors",
+        "test_tiles[tile0-shape2]": "four others",
         "test_tiles[tile1-shape2]": "five others",
         "test_without_a_scratchpad_threads_share_nothing[softmax 1x300]": "40 other kernels",
     },
     "scheduler/optimize/test_rules.py": {
+        "test_right_for_every_size[attention 1x35x72-scalar]": "two other processors",
+        "test_right_for_every_size[attention 1x37x64-scalar]": "two other processors",
         "test_right_for_every_size[attention 2x65x4-scalar]": "two other processors",
+        "test_right_for_every_size[convolution 2x3x9-scalar]": "two other processors",
         "test_right_for_every_size[depthwise_taps 3x1x35, 3, 1-scalar]": "two other processors",
         "test_right_for_every_size[depthwise_taps_last 3x1x35, 3, 1-scalar]": "two other processors",
         "test_right_for_every_size[scaled rows 5x40x128, 32-scalar]": "two other processors",
@@ -225,8 +250,20 @@ LONG = {
     "scheduler/stream/test_stream.py": {
         "test_the_same_as_at_once": "slices of results",
     },
+    "scheduler/test_basic.py": {
+        "test_what_is_sorted_and_summed_up_by_basic_plans[<lambda>0]": "six others",
+    },
+    "scheduler/test_families.py": {
+        "test_training_over_any_length_has_few_plans[rows cut and filled up]": "nine others",
+        "test_training_over_any_length_has_few_plans[state]": "nine others",
+        "test_training_over_any_length_has_few_plans[windows]": "nine others",
+    },
+    "scheduler/test_pinned.py": {
+        "test_sums_along_rows_are_those_of_slices[9001]": "shorter rows",
+    },
     "scheduler/test_winograd.py": {
         "test_compiled_steps_in_tiles_train_alike[1]": "two threads",
+        "test_gradients_in_tiles_are_as_exact_as_sums": "errors of results; random steps",
         "test_random_convolutions": "each kind of convolution, and random steps",
     },
     "serve/test_server.py": {
@@ -235,7 +272,17 @@ LONG = {
     "sessions/test_reach.py": {
         "test_a_naive_model_decodes_token_by_token_in_two_plans[is_causal]": "three other ways to mask",
     },
+    "test_adding.py": {
+        "test_the_tests_of_a_tutorial_pass_with_its_change_and_fail_without[A pass]": "three other tutorials",
+    },
+    "test_main.py": {
+        "test_activations_of_a_file_are_rounded_where_that_is_asked_for[generate]": "serve",
+    },
+    "test_pack.py": {
+        "test_damage_is_noticed": "tests/fuzz/test_damaged_files.py",
+    },
     "test_prepare.py": {
+        "test_each_routine_computes_numbers[a policy of two actions]": "four actions",
         "test_each_routine_computes_numbers[images of any size]":
             "others; a convolution's in scheduler/test_families.py",
         "test_each_routine_computes_numbers[images]": "others; networks of images",
@@ -244,6 +291,7 @@ LONG = {
         "test_each_routine_computes_numbers[recurrent layers, 32 wide]": "recurrent layers of other sizes",
         "test_each_routine_computes_numbers[sequences in windows]":
             "others; windows in scheduler/test_families.py",
+        "test_recurrent_layers_of_other_sizes_need_no_compiler": "cells; products and single ops",
     },
     "test_scale.py": {
         "test_tree": "chains",

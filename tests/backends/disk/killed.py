@@ -1,5 +1,5 @@
-"""Run by test_writing.py: writers that are killed or meet others, and what there is of their files. The argument is an
-empty folder."""
+"""Run by test_writing.py: writers that are killed or meet others, and what there is of their files. The arguments
+are an empty folder, and one of how many kills is tried."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from weft.core.execute import files
 
 SOURCES = {m.__file__ for m in (behind, drafts, writing, files)}
 FOLDER = Path(sys.argv[1])
+APART = int(sys.argv[2])
 PATH = FOLDER / "x"
 ELEMENTS = 1 << 18
 
@@ -162,15 +163,15 @@ def main() -> None:
     pieces = weft.zeros(24 * ELEMENTS).to(f"disk:{FOLDER / 'large'}")
     behind.SMALL = 1 << 10
     with weft.memory_limit(open_device("cpu:0").used_bytes() + (1 << 20)):
-        killed_at_lines("to", lambda new: (source + new).to(f"disk:{PATH}"), 3)
+        killed_at_lines("to", lambda new: (source + new).to(f"disk:{PATH}"), 3 * APART)
         killed_at_lines(
             "save_safetensors",
             lambda new: weft.io.save_safetensors({"a": source + new, "b": source[:9] + new}, PATH),
-            8,
+            8 * APART,
         )
-    killed_at_lines("save", lambda new: weft.save({"m": weft.full((9,), new), "step": new}, PATH), 2)
+    killed_at_lines("save", lambda new: weft.save({"m": weft.full((9,), new), "step": new}, PATH), 2 * APART)
     with weft.memory_limit(open_device("cpu:0").used_bytes() + (16 << 20)):
-        killed_at_times(lambda new: (pieces + new).to(f"disk:{PATH}"), 12)
+        killed_at_times(lambda new: (pieces + new).to(f"disk:{PATH}"), 12 // APART)
     read_while_written(2, 20)
 
 

@@ -27,11 +27,16 @@ from weft.io import load_safetensors, save_safetensors
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="locks, links and limits of POSIX")
 
 
-def test_a_killed_writer_leaves_the_old_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("apart", [1, 3])
+def test_a_killed_writer_leaves_the_old_file(tmp_path: Path, apart: int) -> None:
     """SIGKILL before lines of what writes files, and at times spread over a longer write; several writers at once."""
     script = Path(__file__).parent / "killed.py"
     run = subprocess.run(
-        [sys.executable, script, tmp_path], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, script, tmp_path, str(apart)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert run.returncode == 0, run.stderr
 
