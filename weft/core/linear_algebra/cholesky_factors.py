@@ -11,6 +11,7 @@ from weft.autograd.value import Value, composed
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import wrap
 from weft.core.args.requirements import needs, one_dtype
+from weft.core.composed.autocast import widens
 from weft.core.layout.creation import eye
 from weft.core.layout.movement import expand, tril
 from weft.core.linear_algebra.host import (
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
 
 
+@widens
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
     """The lower triangular L with A = L L^T (or the upper one). LinAlgError unless A is positive definite."""
     v = square_matrices("linalg.cholesky", A)
@@ -60,6 +62,7 @@ class CheckedFactor(NamedTuple):
     info: Tensor
 
 
+@widens
 def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> CheckedFactor:
     """As cholesky, with an int32 code per matrix: the order of the first minor that is not positive."""
     v = square_matrices("linalg.cholesky_ex", A)
@@ -79,6 +82,7 @@ def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -
     return CheckedFactor(cholesky(A, upper=upper), codes_of(codes, v))
 
 
+@widens
 @needs(one_dtype("B", "L"))
 def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
     """The X with A X = B, from the Cholesky factor of A."""
@@ -101,6 +105,7 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
     return wrap(composed(out.value.node, (b, factor), rule))
 
 
+@widens
 def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
     """The inverse of A from its Cholesky factor."""
     v = square_matrices("cholesky_inverse", L)
@@ -115,6 +120,7 @@ def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
     return wrap(composed(out.value.node, (v,), rule))
 
 
+@widens
 def torch_cholesky(input: Tensor, upper: bool = False) -> Tensor:
     """torch.cholesky, the older form."""
     return cholesky(input, upper=upper)

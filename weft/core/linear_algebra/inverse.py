@@ -10,6 +10,7 @@ import numpy as np
 from weft.autograd.value import zero_gradient
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import value_of, wrap
+from weft.core.composed.autocast import widens
 from weft.core.execute import run
 from weft.core.layout.creation import tensor
 from weft.core.layout.movement import cat, narrow, reshape, unsqueeze
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
 
 
+@widens
 def inv(A: Tensor) -> Tensor:
     """The inverse of square matrices. LinAlgError where there is none."""
     v = square_matrices("linalg.inv", A)
@@ -48,6 +50,7 @@ class CheckedInverse(NamedTuple):
     info: Tensor
 
 
+@widens
 def inv_ex(A: Tensor, *, check_errors: bool = False) -> CheckedInverse:
     """The inverse and an int32 code per matrix, which is nonzero where there is none."""
     v = square_matrices("linalg.inv_ex", A)
@@ -60,6 +63,7 @@ def inv_ex(A: Tensor, *, check_errors: bool = False) -> CheckedInverse:
     return CheckedInverse(inv(A), codes_of(codes, v))
 
 
+@widens
 def det(A: Tensor) -> Tensor:
     """The determinant of square matrices."""
     v = square_matrices("linalg.det", A)
@@ -106,6 +110,7 @@ class SignLog(NamedTuple):
     logabsdet: Tensor
 
 
+@widens
 def slogdet(A: Tensor) -> SignLog:
     """The sign of the determinant and the logarithm of its size, which cannot overflow."""
     v = square_matrices("linalg.slogdet", A)
@@ -117,12 +122,14 @@ def slogdet(A: Tensor) -> SignLog:
     return SignLog(wrap(zero_gradient(leaf(np.asarray(found[0], numpy_dtype(v)), v), v)), size)
 
 
+@widens
 def logdet(input: Tensor) -> Tensor:
     """The logarithm of the determinant; NaN where it is negative."""
     found = slogdet(input)
     return where(lt(found.sign, 0), math.nan, found.logabsdet)
 
 
+@widens
 def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
     """The inverse for tensordot over the first `ind` dimensions."""
     v = value_of("linalg.tensorinv", A)

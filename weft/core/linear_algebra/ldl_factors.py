@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from weft.core.args.handle import describe, value_of, wrap
+from weft.core.composed.autocast import widens
 from weft.core.execute import run
 from weft.core.layout.creation import tensor
 from weft.core.linear_algebra.host import (
@@ -45,6 +46,7 @@ class LDLChecked(NamedTuple):
     info: Tensor
 
 
+@widens
 def ldl_factor_ex(A: Tensor, *, hermitian: bool = False, check_errors: bool = False) -> LDLChecked:
     """P L D L^T P^T = A for symmetric matrices, of which the lower triangle is read; without a derivative, as in torch.
 
@@ -70,12 +72,14 @@ def ldl_factor_ex(A: Tensor, *, hermitian: bool = False, check_errors: bool = Fa
     )
 
 
+@widens
 def ldl_factor(A: Tensor, *, hermitian: bool = False) -> LDL:
     """See ldl_factor_ex."""
     found = ldl_factor_ex(A, hermitian=hermitian)
     return LDL(found.LD, found.pivots)
 
 
+@widens
 def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False) -> Tensor:
     """The X with A X = B, from what ldl_factor gives for A; batches broadcast."""
     v, b = square_matrices("linalg.ldl_solve", LD), matrices("linalg.ldl_solve", B)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft.core.args.handle import value_of
+from weft.core.composed.autocast import widens
 from weft.core.functions.random import randn
 from weft.core.functions.reductions import mean
 from weft.core.linear_algebra.orthogonal_factors import qr
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
 
 
+@widens
 def svd_lowrank(
     A: Tensor, q: int | None = 6, niter: int | None = 2, M: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -43,6 +45,7 @@ def svd_lowrank(
     return (right, found.S, left) if turned else (left, found.S, right)
 
 
+@widens
 def pca_lowrank(
     A: Tensor, q: int | None = None, center: bool = True, niter: int = 2
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,6 +12,7 @@ from weft.autograd.context import grad_enabled
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import value_of, wrap
 from weft.core.args.requirements import integers_of, needs, one_dtype, same_lead
+from weft.core.composed.autocast import widens
 from weft.core.execute import run
 from weft.core.layout.creation import eye, tensor
 from weft.core.layout.movement import cat, narrow, tril, triu
@@ -60,6 +61,7 @@ class CompactChecked(NamedTuple):
     info: Tensor
 
 
+@widens
 def lu(A: Tensor, *, pivot: bool = True) -> LU:
     """A = P L U with row exchanges (`pivot`)."""
     v = matrices("linalg.lu", A)
@@ -123,6 +125,7 @@ def _between(inner: Tensor, L1: Tensor, U1: Tensor) -> Tensor:
     return solve_triangular(U1.mT, left, upper=False, left=False)
 
 
+@widens
 def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> CompactChecked:
     """As lu_factor, with an int32 code per matrix: 1 + the place of the first zero pivot."""
     v = matrices("linalg.lu_factor_ex", A)
@@ -141,6 +144,7 @@ def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -
     return CompactChecked(low + high, tensor(pivots, dtype=int32, device=v.node.device), codes_of(info, v))
 
 
+@widens
 def lu_factor(A: Tensor, *, pivot: bool = True) -> Compact:
     """Both triangles of the LU factorization in one matrix, and the row exchanges."""
     found = lu_factor_ex(A, pivot=pivot)
@@ -178,6 +182,7 @@ def lu_unpack(LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpa
     return LU(shuffle, low, high)
 
 
+@widens
 @needs(one_dtype("LU", "B"), integers_of("pivots", int32), same_lead("pivots", 0, "LU", 1))
 def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoint: bool = False) -> Tensor:
     """The X with A X = B (X A = B, A^T X = B) from the compact LU factorization of A."""
@@ -191,11 +196,13 @@ def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoin
     return solve_triangular(U, first, upper=True)
 
 
+@widens
 def torch_lu_solve(b: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
     """torch.lu_solve, the older form: b comes first."""
     return lu_solve(LU_data, LU_pivots, b)
 
 
+@widens
 def torch_lu(A: Tensor, pivot: bool = True, get_infos: bool = False) -> Compact | CompactChecked:
     """torch.lu, the older form of lu_factor."""
     found = lu_factor_ex(A, pivot=pivot)

@@ -9,6 +9,7 @@ from weft.autograd.value import zero_gradient
 from weft.core.args import broadcast as bc
 from weft.core.args.axes import axis
 from weft.core.args.handle import Dims, value_of, wrap
+from weft.core.composed.autocast import widens
 from weft.core.composed.composite import composite
 from weft.core.composed.precision import widened
 from weft.core.functions.norms import vector_norm
@@ -105,6 +106,7 @@ def norm(
     return vector_norm(A, ord, dim, keepdim, dtype=dtype)
 
 
+@widens
 def cond(A: Tensor, p: float | str | None = None) -> Tensor:
     """The condition number |A| |A^-1| in a matrix norm, the ratio of singular values by default."""
     v = matrices("linalg.cond", A)

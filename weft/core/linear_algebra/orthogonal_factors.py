@@ -10,6 +10,7 @@ from weft.autograd.value import Value, zero_gradient
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import wrap
 from weft.core.args.requirements import needs, one_dtype, same_lead
+from weft.core.composed.autocast import widens
 from weft.core.layout.creation import eye
 from weft.core.layout.movement import expand, narrow, tril, unsqueeze
 from weft.core.linear_algebra.cholesky_factors import diagonal_matrix
@@ -38,6 +39,7 @@ class QR(NamedTuple):
     R: Tensor
 
 
+@widens
 def qr(A: Tensor, mode: str = "reduced") -> QR:
     """A = Q R. mode "complete" gives a square Q, "r" only R."""
     v = matrices("linalg.qr", A)
@@ -69,6 +71,7 @@ def qr(A: Tensor, mode: str = "reduced") -> QR:
     )
 
 
+@widens
 def torch_qr(input: Tensor, some: bool = True) -> QR:
     """torch.qr: A = Q R; a square Q with some=False."""
     return qr(input, "reduced" if some else "complete")
@@ -109,6 +112,7 @@ def _qr_tall(gq: Tensor | None, gr: Tensor | None, Q: Tensor, R: Tensor) -> Tens
     return solve_triangular(R.mT, right, upper=False, left=False)
 
 
+@widens
 @needs(one_dtype("A", "tau"), same_lead("tau", 1, "A", 2))
 def householder_product(A: Tensor, tau: Tensor) -> Tensor:
     """The first columns of the product of reflections I - tau v v^T, v the columns of A below a unit diagonal."""
@@ -129,6 +133,7 @@ def householder_product(A: Tensor, tau: Tensor) -> Tensor:
     return out
 
 
+@widens
 @needs(one_dtype("input", "tau", "other"), same_lead("tau", 1, "input", 2), same_lead("other", 2, "input", 2))
 def ormqr(input: Tensor, tau: Tensor, other: Tensor, left: bool = True, transpose: bool = False) -> Tensor:
     """The product of `other` with the orthogonal matrix that reflections (geqrf) stand for."""
@@ -148,6 +153,7 @@ class Reflections(NamedTuple):
     tau: Tensor
 
 
+@widens
 def geqrf(input: Tensor) -> Reflections:
     """The QR factorization as reflections: R above, vectors below the diagonal, and their factors."""
     v = matrices("geqrf", input)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weft.autograd.value import Value, composed, zero_gradient
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import Handle, wrap
+from weft.core.composed.autocast import widens
 from weft.core.execute import run
 from weft.core.functions.reductions import amax, sum
 from weft.core.layout.movement import reshape, unsqueeze
@@ -40,6 +41,7 @@ def _cut(s: Tensor, atol: Any, rtol: Any, size: int, dtype: DType) -> Tensor:
     return bound
 
 
+@widens
 def pinv(
     A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False, rcond: Any = None
 ) -> Tensor:
@@ -72,6 +74,7 @@ def pinv(
     return wrap(composed(out.value.node, (v,), rule))
 
 
+@widens
 def matrix_rank(
     A: Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False, tol: Any = None
 ) -> Tensor:
@@ -96,6 +99,7 @@ class LeastSquares(NamedTuple):
     singular_values: Tensor
 
 
+@widens
 def lstsq(A: Tensor, B: Tensor, rcond: Any = None, *, driver: str | None = None) -> LeastSquares:
     """The X that minimizes |A X - B|, by the pseudoinverse."""
     a, b = matrices("linalg.lstsq", A), floats("linalg.lstsq", B)

@@ -12,6 +12,7 @@ from weft.autograd.value import Value
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import value_of, wrap
 from weft.core.args.requirements import needs, one_dtype
+from weft.core.composed.autocast import widens
 from weft.core.layout.creation import eye
 from weft.core.layout.movement import movedim, reshape, tril, triu
 from weft.core.linear_algebra.host import (
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
 
 
+@widens
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
     """The X with A X = B (or X A = B without `left`). B may be vectors. LinAlgError for singular A."""
     a, b = square_matrices("linalg.solve", A), floats("linalg.solve", B)
@@ -70,6 +72,7 @@ def _solved(a: Value, b: Value, left: bool) -> Tensor:
     return derived(array, (a, b), rule)
 
 
+@widens
 def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> Checked:
     """As solve, with an int32 code per matrix."""
     v = square_matrices("linalg.solve_ex", A)
@@ -80,6 +83,7 @@ def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = Fa
     return Checked(solve(A, B, left=left), codes_of(codes, v))
 
 
+@widens
 def solve_triangular(
     A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Tensor:
@@ -126,6 +130,7 @@ class Triangular(NamedTuple):
     cloned_coefficient: Tensor
 
 
+@widens
 @needs(one_dtype("input", "A"))
 def triangular_solve(
     input: Tensor, A: Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
@@ -136,6 +141,7 @@ def triangular_solve(
     return Triangular(out, A.clone())
 
 
+@widens
 def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tensor:
     """The X with tensordot(A, X) = B over all of X's dimensions."""
     v, b = value_of("linalg.tensorsolve", A), value_of("linalg.tensorsolve", B)

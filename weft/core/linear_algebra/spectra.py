@@ -9,6 +9,7 @@ import numpy as np
 
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import wrap
+from weft.core.composed.autocast import widens
 from weft.core.layout.creation import eye
 from weft.core.layout.movement import narrow, unsqueeze
 from weft.core.linear_algebra.host import (
@@ -36,6 +37,7 @@ class Eigen(NamedTuple):
     eigenvectors: Tensor
 
 
+@widens
 def eigh(A: Tensor, UPLO: str = "L") -> Eigen:
     """Eigenvalues and eigenvectors of symmetric matrices, of which only the triangle UPLO is looked at."""
     v = square_matrices("linalg.eigh", A)
@@ -72,6 +74,7 @@ def _vectors(x: Tensor, q: Array, uplo: str, w: Array | None = None) -> tuple[Te
     return wrap(leaf(w if w is not None else q, x.value)), wrap(leaf(q, x.value))
 
 
+@widens
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
     """The eigenvalues of symmetric matrices, ascending."""
     return eigh(A, UPLO).eigenvalues
@@ -85,6 +88,7 @@ class SVD(NamedTuple):
     Vh: Tensor
 
 
+@widens
 def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> SVD:
     """A = U diag(S) Vh. Without full_matrices, only as many vectors as singular values."""
     v = matrices("linalg.svd", A)
@@ -132,6 +136,7 @@ def _svd_gradient(gu: Tensor | None, gvh: Tensor | None, U: Tensor, S: Tensor, V
     return U @ inner
 
 
+@widens
 def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:
     """The singular values, descending."""
     return svd(A, full_matrices=False).S
@@ -145,6 +150,7 @@ class OlderSVD(NamedTuple):
     V: Tensor
 
 
+@widens
 def torch_svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> OlderSVD:
     """torch.svd, the older form: V instead of its transpose."""
     u, s, vh = svd(input, full_matrices=not some)
