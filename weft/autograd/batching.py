@@ -8,11 +8,12 @@ carry a tape keep it: the result can be differentiated, and gradients can be bat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
-from weft.autograd.context import device_of_files, grad_enabled, grad_mode
+from weft.autograd.context import device_of_files, grad_mode
 from weft.autograd.ops import expand, reshape, sum_
 from weft.autograd.value import Value, apply, composed
 from weft.ir import graph
@@ -147,8 +148,8 @@ class _Batch:
     """One run of the transform. A node or value that is not among these does not depend on the examples."""
 
     size: Int
-    nodes: dict[Node, Value]
-    values: dict[Value, Value]
+    nodes: MutableMapping[Node, Value]
+    values: MutableMapping[Value, Value]
     streams: bool
 
     def node(self, node: Node) -> None:
@@ -259,38 +260,78 @@ class _Batch:
             self.values[v] = composed(plain.node, tuple(xs), self._batched_rule(v))
 
     def _batched_rule(self, v: Value) -> Callable[..., tuple[Value | None, ...]]:
-        """The derivative of a value with a rule of its own: that rule, run on placeholders and batched."""
-        rule, size = v.rule, self.size
+        """The derivative of a value with a rule of its own: that rule, run on one example and batched.
+
+        A rule may hold values besides those that it is given, as what a Function saved for its backward: it is run on
+        the example that was batched, whose values are known. Only where it is asked for other values it gets
+        placeholders for them.
+        """
+        rule = v.rule
         assert rule is not None
         has_batch = [x in self.values for x in v.inputs]
         shapes = [(x.shape, x.dtype) for x in (v, v, *v.inputs)]
 
         def run(g: Value, out: Value, *inputs: Value) -> tuple[Value | None, ...]:
-            flags = [True, True, *has_batch]
+            known = self.values.get(v) is out and all(
+                self.values.get(x, x) is y for x, y in zip(v.inputs, inputs, strict=True)
+            )
             given: dict[Value, Value] = {}
             args: list[Value] = []
-            for x, (shape, dtype), has in zip((g, out, *inputs), shapes, flags, strict=True):
-                one = placeholder(shape, dtype, x.node.device, x.needs_grad and grad_enabled()) if has else x
+            for x, (shape, dtype), has in zip(
+                (g, out, *inputs), shapes, (True, True, *has_batch), strict=True
+            ):
+                if known and args:
+                    break
+                one = placeholder(shape, dtype, x.node.device, x.needs_grad) if has else x
                 args.append(one)
                 if has:
                     given[one] = x
-            parts = rule(*args)
-            found = batched([p for p in parts if p is not None], given, size)
-            done = iter(found)
-            grads: list[Value | None] = []
-            for part, has in zip(parts, has_batch, strict=True):
-                if part is None:
-                    grads.append(None)
-                    continue
-                value, is_batched = next(done)
-                if has:
-                    grads.append(value if is_batched else spread(value, size))
-                else:
-                    wide = value if is_batched else spread(value, size)
-                    grads.append(sum_(wide, (0,)))
-            return tuple(grads)
+            parts = rule(args[0], v, *v.inputs) if known else rule(*args)
+            nodes = {p.node: Value(x.node) for p, x in given.items()}
+            batch = (
+                _Batch(self.size, ChainMap(nodes, self.nodes), ChainMap(given, self.values), self.streams)
+                if known
+                else _Batch(self.size, nodes, given, self.streams)
+            )
+            found = iter(batch.outputs([p for p in parts if p is not None]))
+            return tuple([
+                None if p is None else self._of_examples(*next(found), has)
+                for p, has in zip(parts, has_batch, strict=True)
+            ])  # fmt: skip
 
         return run
+
+    def _of_examples(self, gradient: Value, is_batched: bool, has_batch: bool) -> Value:
+        """A gradient as its input is: with the batch axis, or the sum over it."""
+        wide = gradient if is_batched else spread(gradient, self.size)
+        return wide if has_batch else sum_(wide, (0,))
+
+    def outputs(self, outputs: Sequence[Value]) -> list[tuple[Value, bool]]:
+        """Each output with a batch axis in front where it depends on the examples, and whether it does."""
+        tape = self._order(outputs)
+        with grad_mode(False):
+            for node in toposort([v.node for v in (*tape, *outputs)]):
+                self.node(node)
+        for v in tape:
+            self.value(v)
+        return [(self.values[v], True) if v in self.values else (v, False) for v in outputs]
+
+    def _order(self, outputs: Sequence[Value]) -> list[Value]:
+        """All values on the tape of the outputs, and these, inputs before users; those that are known end it."""
+        order: list[Value] = []
+        seen: set[Value] = set()
+        for output in outputs:
+            stack: list[tuple[Value, bool]] = [(output, False)]
+            while stack:
+                value, inputs_done = stack.pop()
+                if inputs_done:
+                    order.append(value)
+                elif value not in seen:
+                    seen.add(value)
+                    stack.append((value, True))
+                    if value not in self.values:
+                        stack.extend((x, False) for x in value.inputs if x not in seen)
+        return order
 
 
 def batched(
@@ -301,28 +342,5 @@ def batched(
     `given` maps placeholders to stacks of examples, (size, *shape of one). With `streams`, random numbers differ from
     example to example.
     """
-    batch = _Batch(size, {p.node: Value(x.node) for p, x in given.items()}, dict(given), streams)
-    tape = _order(outputs)
-    with grad_mode(False):
-        for node in toposort([v.node for v in (*tape, *outputs)]):
-            batch.node(node)
-    for v in tape:
-        batch.value(v)
-    return [(batch.values[v], True) if v in batch.values else (v, False) for v in outputs]
-
-
-def _order(outputs: Sequence[Value]) -> list[Value]:
-    """All values on the tape of the outputs, and these, inputs before users."""
-    order: list[Value] = []
-    seen: set[Value] = set()
-    for output in outputs:
-        stack: list[tuple[Value, bool]] = [(output, False)]
-        while stack:
-            value, inputs_done = stack.pop()
-            if inputs_done:
-                order.append(value)
-            elif value not in seen:
-                seen.add(value)
-                stack.append((value, True))
-                stack.extend((x, False) for x in value.inputs if x not in seen)
-    return order
+    nodes = {p.node: Value(x.node) for p, x in given.items()}
+    return _Batch(size, nodes, dict(given), streams).outputs(outputs)

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from weft.autograd.context import grad_mode
+from weft.autograd.context import switched
 from weft.autograd.joins import total
 from weft.autograd.passed import given_up
 from weft.autograd.value import HOOKS, Value
@@ -29,7 +29,7 @@ def gradients(
     `seeds` have the shapes and dtypes of `outputs`. The result is in the order of `inputs`, less those that no
     output depends on. With `create_graph` the gradients are on the tape themselves. Unless `past`, an input does not
     depend on the others: the walk ends at each. Each value is visited once, without recursion. `order`: the tape of
-    the outputs, where that is known.
+    the outputs, where that is known. Nothing is cast within, whatever `autocast` is in effect.
     """
     if order is None:
         order = tape(outputs)
@@ -38,7 +38,7 @@ def gradients(
     parts: dict[Value, list[Value]] = {}
     found: dict[Value, Value] = {}
     lines = noting()
-    with grad_mode(create_graph), not_collected() if len(order) > _MANY else nullcontext():
+    with switched(grad=create_graph, casts=None), not_collected() if len(order) > _MANY else nullcontext():
         for output, seed in zip(outputs, seeds, strict=True):
             parts.setdefault(output, []).append(seed)
         for value in reversed(order):

@@ -64,7 +64,10 @@ class _Recent(threading.local):
 
     def __init__(self) -> None:
         self.tensors: deque[ref[Any]] = deque(maxlen=RECENT)
-        self.note: Callable[[ref[Any]], object] = self.tensors.append
+        self.plain: Callable[[ref[Any]], object] = self.tensors.append
+        self.note: Callable[[ref[Any]], object] = self.plain
+        self.body: body | None = None
+        """The innermost function that runs for one example or step."""
 
         self.pinned = 0
         """The bytes of leaves that were made since `look` was called for them."""
@@ -89,11 +92,45 @@ def set_bound(bound: Callable[[Any], object]) -> None:
 
 
 def _show(entry: ref[Any]) -> None:
-    tensors = recent_tensors.tensors
-    recent_tensors.note = tensors.append
-    tensors.append(entry)
+    recent_tensors.note = recent_tensors.plain
+    recent_tensors.note(entry)
     for bound in _bounds:
         bound(entry())
+
+
+class body:  # noqa: N801  (reads as what it does)
+    """Within, a function is run once for all examples or steps, as that of vmap and scan: it may change what it makes
+    in place, but no other tensor. `changed` is called before one changes, and refuses it."""
+
+    __slots__ = ("_before", "_made", "changed")
+
+    def __init__(self, changed: Callable[[Value], object]) -> None:
+        self.changed = changed
+        self._made: dict[int, ref[Any]] = {}
+
+    def __enter__(self) -> None:
+        self._before = recent_tensors.body, recent_tensors.plain
+        recent_tensors.body = self
+        recent_tensors.plain = recent_tensors.note = self._note
+
+    def __exit__(self, *_: object) -> None:
+        recent_tensors.body, recent_tensors.plain = self._before
+        recent_tensors.note = recent_tensors.plain
+
+    def _note(self, entry: ref[Any], /) -> None:
+        self._made[id(entry())] = entry
+        recent_tensors.tensors.append(entry)
+
+    def has_made(self, t: Handle) -> bool:
+        """True for a tensor that was made within."""
+        return (entry := self._made.get(id(t))) is not None and entry() is t
+
+
+def check_change(t: Handle, value: Value) -> None:
+    """Refuse to change a tensor that the function of which this is a part may not change."""
+    inner = recent_tensors.body
+    if inner is not None and not inner.has_made(t):
+        inner.changed(value)
 
 
 def wrap(value: Value) -> Tensor:

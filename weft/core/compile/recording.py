@@ -13,7 +13,6 @@ from weft.core.args.handle import Handle
 from weft.core.args.structure import Build, builder
 from weft.core.execute import run, tracing
 from weft.core.execute.modules import Modules
-from weft.core.functions.random import default_generator
 from weft.core.tensor.tensor import Tensor
 from weft.core.views import views
 from weft.core.views.views import ViewStep
@@ -147,7 +146,7 @@ def record(
 ) -> Recording | Left:
     """Run `fn` once on placeholders. `tensors` are those among its arguments, each once. With `whole` it is an error
     for it to ask for values."""
-    block = tracing.tracing(Tensor, whole, run, default_generator)
+    block = tracing.tracing(tracing.Trace(run, Tensor, whole=whole))
     try:
         return _recorded(block, fn, args, kwargs, tensors)
     finally:  # again: Ctrl-C may have come between

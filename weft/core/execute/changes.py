@@ -80,6 +80,7 @@ _number = itertools.count(1)
 
 def record(t: Any, value: Value) -> None:
     """`t` is about to stand for `value`."""
+    handle.check_change(t, value)
     node = value.node
     if node.storage is None and node.inputs and (context().trace is None or tracing.current() is None):
         changed = mine.changed

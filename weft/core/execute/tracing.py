@@ -26,6 +26,7 @@ from weft.autograd.value import HOOKS, Value
 from weft.core.args.handle import Handle
 from weft.core.execute import edits, watched
 from weft.core.execute.modules import Modules, module_class
+from weft.core.execute.random_draws import Draws, Span
 from weft.errors import ArgumentError, GradError, user_call
 from weft.ir import graph
 from weft.ir.dtypes import uint32
@@ -63,15 +64,6 @@ class GradShadow:
     read: bool
 
 
-@dataclass(slots=True, eq=False)
-class Draws:
-    """Random numbers drawn from one generator: the placeholder of its state, and how many so far."""
-
-    generator: Generator
-    placeholder: Node
-    count: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class GraphBreak:
     """A place where a traced function asked for a value: what it called, and its file and line."""
@@ -81,14 +73,6 @@ class GraphBreak:
 
     def __str__(self) -> str:
         return f"{self.op} at {self.location} needs a value"
-
-
-@dataclass(frozen=True, slots=True)
-class TracedState:
-    """The state of the default generator in a trace: how many numbers the trace had drawn."""
-
-    trace: Trace
-    count: int
 
 
 class Values(Protocol):
@@ -107,8 +91,8 @@ class Trace:
     """Everything one run of a function read and rebound."""
 
     values: Values
-    generator: Generator
-    """The default one."""
+    cls: Any
+    """The class of tensors."""
     shadows: dict[int, Shadow] = field(default_factory=dict[int, Shadow])
     grads: dict[int, GradShadow] = field(default_factory=dict[int, GradShadow])
     draws: dict[int, Draws] = field(default_factory=dict[int, Draws])
@@ -124,15 +108,19 @@ class Trace:
     """True while the function runs and the trace was not left: a task that it made may outlive it."""
     cause: Node | None = None
     """The node for whose value it was left, until that is computed."""
-    random_state: tuple[int, int] = (0, 0)
-    """The state of the default generator from which the numbers of a trace that was left were drawn."""
     arrives: Callable[[Tensor], None] | None = None
     """Told of each tensor from before the trace when the function first reads it; may move it to another device."""
     walks: int = 0
     """Backward walks under way."""
+    made: dict[int, tuple[ref[Any], Value]] | None = None
+    """The values that tensors made in the trace had, where this is a trace as it was at some point: see `as_it_is`."""
 
     def capture(self, t: Tensor) -> Shadow:
         """The shadow of a tensor from before the trace."""
+        if self.made is not None:
+            raise GradError(
+                "a function that is run again in backward() reads a tensor that it did not read when it was traced"
+            )
         if self.arrives is not None:
             with switched(trace=None):
                 self.arrives(t)
@@ -153,10 +141,29 @@ class Trace:
         key = id(t)
         shadow = self.shadows.get(key)
         if shadow is None:
+            if self.made is not None and (then := self.made.get(key)) is not None and then[0]() is t:
+                return then[1]
             if key in self.created or self.left_for_meta(t):
                 return _slot.__get__(t)
             shadow = self.capture(t)
         return shadow.now
+
+    def as_it_is(self) -> Trace:
+        """The trace at this point, for a function of it that is run once more after its end."""
+        return Trace(
+            self.values,
+            self.cls,
+            {k: Shadow(s.handle, s.before, s.placeholder, s.now) for k, s in self.shadows.items()},
+            {k: GradShadow(g.handle, g.before, g.now, g.read) for k, g in self.grads.items()},
+            self.draws,
+            whole=True,
+            made=self.made
+            or {
+                k: (there, _slot.__get__(t))
+                for k, there in self.created.items()
+                if (t := there()) is not None
+            },
+        )
 
     def left_for_meta(self, t: Tensor) -> bool:
         """Leave the trace for a tensor on "meta", which no plan can have; False for any other."""
@@ -199,22 +206,20 @@ class Trace:
             d.placeholder is placeholder for d in self.draws.values()
         )
 
-    def draw(self, generator: Generator, n: int) -> tuple[Value, int]:
-        """The state [key0, key1, offset] of a generator before this function, of which `n` more numbers are drawn, and
-        how many were before."""
+    def draw(self, generator: Generator, n: int) -> Span:
+        """The next `n` numbers of the state [key0, key1, offset] that a generator had before this function."""
         draws = self.draws.get(id(generator))
         if draws is None:
             state = graph.buffer((3,), uint32, default_device(), None)
             draws = self.draws[id(generator)] = Draws(generator, state)
         before = draws.count
         draws.count += n
-        return Value(draws.placeholder), before
+        return Span(draws, before, n)
 
     def leave(self) -> None:
         """End the trace where the function is: the tensors become what the function has made of them so far."""
         self.left, self.runs = True, False
         change(trace=None)
-        self.random_state = self.generator.get_state()
         for s in self.shadows.values():
             placeholder, before = s.placeholder, s.before
             placeholder.node.storage = before.node.storage
@@ -222,7 +227,9 @@ class Trace:
                 placeholder.op, placeholder.inputs = Op.RESHAPE, (before,)
                 watched.passed_on(s.handle, placeholder, before)
         for d in self.draws.values():
-            words = np.array(d.generator.words_of_trace(d.count), np.uint32)
+            span = d.generator.move(d.count)
+            d.left_at = d.generator.initial_seed(), span.start
+            words = np.array(span.words(), np.uint32)
             home = d.placeholder.device or default_device()
             d.placeholder.storage = self.values.from_numpy(words, home).storage
         try:
@@ -310,12 +317,12 @@ def note_write(module: Any, name: str) -> None:
 
 
 class tracing:  # noqa: N801  (reads as what it does)
-    """Trace what this thread does to tensors of class `cls` within the block. Unless the trace has to be of the whole,
+    """Trace what this thread does to tensors within the block. Unless the trace has to be of the whole,
     it may be left, as it is where the block raises; an interrupt leaves nothing behind. `end` may be called again: by
     who makes sure that an interrupt does not leave a thread tracing."""
 
-    def __init__(self, cls: Any, whole: bool, values: Values, generator: Generator) -> None:
-        self._cls, self.trace, self._watch = cls, Trace(values, generator, whole=whole), context().watch
+    def __init__(self, trace: Trace) -> None:
+        self._cls, self.trace, self._watch = trace.cls, trace, context().watch
 
     def __enter__(self) -> Trace:
         cls = self._cls

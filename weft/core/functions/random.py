@@ -25,6 +25,7 @@ from weft.core.args.handle import Handle, Number, value_of, wrap
 from weft.core.composed.composite import composite
 from weft.core.composed.known_values import check_known
 from weft.core.execute import host_operations, run, tracing
+from weft.core.execute.random_draws import WORD, Draws, Span, count_draw, given_again, write_down
 from weft.core.execute.realization import realize
 from weft.core.layout.creation import leaf, place, tensor
 from weft.core.pointwise.elementwise import cos, exp, log, lt, sqrt
@@ -39,29 +40,14 @@ from weft.ir.ops import Op
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
 
-_WORD = 1 << 32
 _drawing = forkable(threading.Lock())
 """Held while a generator moves on: no two threads draw the same numbers. (A generator's own could not be copied.)"""
 
 
-class _Draws(threading.local):
-    """The number of draws of a thread, from whatever generator."""
-
-    count = 0
-
-
-_draws = _Draws()
-
-
-def draws() -> int:
-    """The number of draws that this thread has made so far: what a function draws is what comes to this meanwhile."""
-    return _draws.count
-
-
 def _place(drawn: int, n: int) -> tuple[int, int]:
     """The epoch, which changes the key, and the first counter of `n` numbers after so many."""
-    epoch, offset = divmod(drawn, _WORD)
-    return (epoch + 1, 0) if offset + n > _WORD else (epoch, offset)
+    epoch, offset = divmod(drawn, WORD)
+    return (epoch + 1, 0) if offset + n > WORD else (epoch, offset)
 
 
 class Generator:
@@ -101,42 +87,48 @@ class Generator:
             self._seed, self._drawn = state
 
     def words(self, n: int) -> tuple[int, int, int]:
-        """Key and first counter of the next `n` numbers. A counter has 32 bits: each 2**32 numbers change the key."""
-        _draws.count += 1
-        return self.words_of_trace(n)
+        """Key and first counter of the next `n` numbers."""
+        count_draw()
+        span = given_again(n) or self.move(n)
+        write_down(span)
+        return span.words()
 
-    def words_of_trace(self, n: int) -> tuple[int, int, int]:
-        """As `words`, for numbers of a trace that is left: they were counted when it drew them."""
+    def move(self, n: int) -> Span:
+        """The next `n` numbers, of which it is already known that this thread draws them."""
         with _drawing:
             seed = self._seed
             epoch, offset = _place(self._drawn, n)
-            self._drawn = epoch * _WORD + offset + n
-        return seed % _WORD, (seed // _WORD + 0x9E3779B9 * epoch) % _WORD, offset
+            start = epoch * WORD + offset
+            self._drawn = start + n
+        return Span(seed, start, n)
 
     def give_back(self, state: tuple[int, int], n: int) -> None:
         """Go back to a state, after which `n` numbers were drawn that nobody has used; not where more were drawn."""
         with _drawing:
             epoch, offset = _place(state[1], n)
-            if (self._seed, self._drawn) == (state[0], epoch * _WORD + offset + n):
+            if (self._seed, self._drawn) == (state[0], epoch * WORD + offset + n):
                 self._drawn = state[1]
 
     def draw(self, n: Int) -> Value:
         """[key0, key1, offset] for the next `n` numbers, as a u32 value that no compiled program depends on."""
         most = int(high(n))
-        if most > _WORD:
+        if most > WORD:
             raise ArgumentError(f"random: one call can draw at most 2**32 numbers, got {n}")
-        trace = tracing.current()
-        if trace is not None:
-            _draws.count += 1
-            state, before = trace.draw(self, most)
-            if before:
-                state = (wrap(state) + tensor([0, 0, before % _WORD], dtype=uint32)).value
-            return state
         home = default_device()
-        if home == run.META:
-            _draws.count += 1
+        trace = tracing.current()
+        if trace is None and home == run.META:
+            count_draw()
             return Value(run.valueless((3,), uint32))
-        return Value(run.from_numpy(np.array(self.words(most), np.uint32), home))
+        count_draw()
+        span = given_again(most, trace) or (self.move(most) if trace is None else trace.draw(self, most))
+        write_down(span, trace)
+        if isinstance(span.stream, Draws):
+            state = Value(span.stream.placeholder)
+            return (
+                (wrap(state) + tensor([0, 0, span.start % WORD], dtype=uint32)).value if span.start else state
+            )
+        tracing.host_only("numbers that were drawn before the function began")
+        return Value(run.from_numpy(np.array(span.words(), np.uint32), home))
 
 
 default_generator = Generator()
@@ -285,14 +277,14 @@ def randint(
 
 def integers(low: int, high: int, shape: Shape, dtype: DType, generator: Generator | None) -> Value:
     """Uniform integers: the random word, as a fraction of its range, times how many there are."""
-    state = drawn(shape, 1 if high - low <= _WORD else 2, generator)
+    state = drawn(shape, 1 if high - low <= WORD else 2, generator)
     return _integers(wrap(state), low, high, shape, dtype).value
 
 
 @composite(rounds_once=False)
 def _integers(state: Tensor, low: int, high: int, shape: Shape, dtype: DType) -> Tensor:
     span = high - low
-    if span <= _WORD:
+    if span <= WORD:
         (word,) = _bits(shape, 1, state.value)
         out = wrap(bc.cast(word, uint64)) * span >> 32
     else:
@@ -322,7 +314,7 @@ def _order(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> np.ndarray[Any, 
     so the places are sorted below x; y decides where x is equal."""
     packed = (x.astype(np.uint64) << np.uint64(32)) | np.arange(len(x), dtype=np.uint64)
     packed.sort()
-    order = (packed & np.uint64(_WORD - 1)).astype(np.int64)
+    order = (packed & np.uint64(WORD - 1)).astype(np.int64)
     first = packed >> np.uint64(32)
     equal = np.flatnonzero(first[1:] == first[:-1])
     if equal.size:
@@ -426,7 +418,7 @@ def bernoulli_mask(
 @composite(rounds_once=False)
 def _below(state: Tensor, shape: Shape, p: float) -> Tensor:
     (word,) = _bits(shape, 1, state.value)
-    limit = min(_WORD - 1, int(p * _WORD))
+    limit = min(WORD - 1, int(p * WORD))
     return (
         lt(wrap(word), wrap(bc.scalar(limit, uint32, ())))
         if p < 1
@@ -571,13 +563,13 @@ def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) ->
 def get_rng_state() -> Tensor:
     """The state of the default generator, as four int64: the seed's two halves and how much was drawn."""
     seed_, drawn = default_generator.get_state()
-    return tensor([seed_ % _WORD, seed_ // _WORD, drawn % _WORD, drawn // _WORD])
+    return tensor([seed_ % WORD, seed_ // WORD, drawn % WORD, drawn // WORD])
 
 
 def set_rng_state(new_state: Tensor) -> None:
     """Go back to a state from get_rng_state."""
     a, b, c, d = (int(x) for x in new_state.tolist())
-    default_generator.set_state((b * _WORD + a, d * _WORD + c))
+    default_generator.set_state((b * WORD + a, d * WORD + c))
 
 
 def largest(dtype: DType) -> int:

@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
-from weft.autograd.context import grad_enabled, grad_mode
+from weft.autograd.context import context, grad_enabled, switched
 from weft.autograd.reverse import gradients as walk
 from weft.autograd.value import Value, apply
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import Handle, standing_for, wrap
+from weft.core.execute import tracing
+from weft.core.execute.random_draws import again as drawn_again
+from weft.core.execute.random_draws import written as draws_written
 from weft.core.grad.differentiate import leaves_below
 from weft.core.grad.function import several_results
-from weft.core.grad.random_state import random_state, restore
 from weft.ir.graph import Along, Box, elements
 from weft.ir.ops import Op
 
@@ -30,48 +33,56 @@ def checkpoint(
 ) -> Any:
     """function(*args), whose intermediate results are not kept for backward() but computed again there.
 
-    The function must do the same when it is called again. Random numbers are the same unless preserve_rng_state is
-    false. use_reentrant is accepted: there is one way. Source: Chen et al. 2016, arXiv:1604.06174.
+    The function must do the same when it is called again; autocast and the default dtype and device are then what they
+    were at first. Random numbers are the same, of every generator and whatever other threads draw, unless
+    preserve_rng_state is false: ArgumentError in backward() where it draws others. use_reentrant is accepted: there is
+    one way. Source: Chen et al. 2016, arXiv:1604.06174.
     """
     if not grad_enabled():
         return function(*args, **kwargs)
-    state = random_state()
-    result = function(*args, **kwargs)
+    modes = context()
+    trace = tracing.current()
+    with draws_written(trace) as drawn:
+        result = function(*args, **kwargs)
+    then = None if trace is None else trace.as_it_is()
     several = isinstance(result, (tuple, list))
     outputs: list[Any] = list(cast("Sequence[Any]", result)) if several else [result]
     recorded = [t.value if isinstance(t, Handle) and t.value.needs_grad else None for t in outputs]
     if not any(v is not None for v in recorded):
         return result
-    given = [x.value for x in args if isinstance(x, Handle) and x.value.needs_grad]
+    before = [x.value if isinstance(x, Handle) else None for x in args]
+    given = [v for v in before if v is not None and v.needs_grad]
     captured = [v for v in leaves_below([v for v in recorded if v is not None], given) if v not in given]
     inputs = (*given, *captured)
 
     def rule(grads: list[Value | None]) -> tuple[Value | None, ...]:
-        before = random_state()
-        if preserve_rng_state:
-            restore(state)
-        fresh: list[Value] = []
-        again: list[Any] = []
-        for x in args:
-            if isinstance(x, Handle):
-                v = x.value if not x.value.needs_grad else given[len(fresh)]
-                node = _after(Value(v.node), next(g for g in grads if g is not None)).node
-                x = standing_for(Value(node, v.needs_grad))
-                if v.needs_grad:
-                    fresh.append(x.value)
-            again.append(x)
-        with grad_mode(True):
+        own = [None if v is None else _own(v, next(g for g in grads if g is not None)) for v in before]
+        is_over = then is not None and trace is not None and not trace.left and tracing.current() is not trace
+        with (
+            tracing.tracing(then.as_it_is()) if then is not None and is_over else nullcontext(),
+            switched(
+                grad=True, casts=modes.casts, dtype=modes.dtype, device=modes.device, devices=modes.devices
+            ),
+            drawn_again(drawn, tracing.current()) if preserve_rng_state else nullcontext(),
+        ):
+            again = [x if v is None else standing_for(v) for x, v in zip(args, own, strict=True)]
             found = function(*again, **kwargs)
-        if preserve_rng_state:
-            restore(before)
-        results: list[Any] = list(cast("Sequence[Any]", found)) if several else [found]
-        pairs = [(t.value, g) for t, g in zip(results, grads, strict=True) if g is not None]
-        parts = walk([v for v, _ in pairs], [g for _, g in pairs], [*fresh, *captured], grad_enabled())
-        return tuple(parts.get(v) for v in (*fresh, *captured))
+            results: list[Any] = list(cast("Sequence[Any]", found)) if several else [found]
+            values = [t.value if isinstance(t, Handle) else None for t in results]
+        pairs = [(v, g) for v, g in zip(values, grads, strict=True) if v is not None and g is not None]
+        wanted = [*(v for v in own if v is not None and v.needs_grad), *captured]
+        parts = walk([v for v, _ in pairs], [g for _, g in pairs], wanted, grad_enabled(), past=False)
+        return tuple(parts.get(v) for v in wanted)
 
     done = several_results(recorded, inputs, rule)
     final: list[Any] = [t if v is None else wrap(v) for t, v in zip(outputs, done, strict=True)]
     return (tuple(final) if isinstance(result, tuple) else final) if several else final[0]
+
+
+def _own(v: Value, g: Value) -> Value:
+    """An argument of the second run, whose gradient is that of the first one's."""
+    node = _after(Value(v.node), g).node
+    return Value(node, True, Op.RESHAPE, None, (v,)) if v.needs_grad else Value(node)
 
 
 def _after(v: Value, g: Value) -> Value:

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TypeAlias
 
 from weft.autograd.batching import batched, placeholder, spread
-from weft.autograd.context import device_of_files, grad_enabled
+from weft.autograd.context import default_device, device_of_files, grad_enabled
 from weft.autograd.ops import reshape, sum_
 from weft.autograd.reverse import gradients, tape
 from weft.autograd.value import Value, apply
@@ -46,7 +46,7 @@ def loop(
     fn: Fn, init: Sequence[Value], xs: Sequence[Value], length: int, reverse: bool
 ) -> tuple[list[Value], list[Value]]:
     """The last carries, and the stacked results. Sizes are known, and `length` is at least 1."""
-    device = next((v.node.device for v in (*init, *xs) if v.node.device is not None), None)
+    device = next((v.node.device for v in (*init, *xs) if v.node.device is not None), default_device())
     records = grad_enabled()
     carries = [_placeholder(v.shape, v, device, records and v.dtype.is_float) for v in init]
     slices = [_placeholder(v.shape[1:], v, device, records and v.needs_grad) for v in xs]

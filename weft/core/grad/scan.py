@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from weft.autograd.context import grad_mode
 from weft.autograd.value import Value
-from weft.core.args.handle import Handle, describe, wrap
+from weft.core.args.handle import Handle, body, describe, wrap
 from weft.core.args.structure import builder
-from weft.core.functions.random import draws
+from weft.core.execute.random_draws import draws
 from weft.core.grad import loops
 from weft.core.layout.creation import tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
@@ -53,7 +53,8 @@ def scan(
     out_of: list[Callable[[list[Any]], Any]] = []
 
     def step(c: list[Value], x: list[Value]) -> tuple[list[Value], list[Value]]:
-        result: Any = f(carry_of([wrap(v) for v in c]), row_of([wrap(v) for v in x]))
+        with body(_changed):
+            result: Any = f(carry_of([wrap(v) for v in c]), row_of([wrap(v) for v in x]))
         if result.__class__ is not tuple or len(result) != 2:
             raise ArgumentError(
                 f"scan: the function must return a tuple (carry, y), got {describe(result)}; y may be None"
@@ -117,6 +118,13 @@ def _length(sliced: list[Tensor], length: int | None) -> int:
     if count < 0:
         raise ArgumentError(f"scan: length must be at least 0, got {count}")
     return count
+
+
+def _changed(_: Value) -> NoReturn:
+    raise ArgumentError(
+        "scan: the function changes a tensor from outside in place, or adds to its .grad: it is run once, for all "
+        "steps; have what changes in the carry, and take gradients with weft.autograd.grad"
+    )
 
 
 def _check(before: list[Tensor], after: list[Tensor]) -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 from weft.autograd.batching import batched, placeholder, spread
 from weft.autograd.value import Value, apply
 from weft.core.args.axes import axis
-from weft.core.args.handle import Handle, describe, wrap
-from weft.core.functions.random import draws
+from weft.core.args.handle import Handle, body, describe, wrap
+from weft.core.execute.random_draws import draws
 from weft.errors import ArgumentError, DTypeError, ShapeError
-from weft.ir.graph import Axes
+from weft.ir.graph import Axes, toposort
 from weft.ir.index import Int
 from weft.ir.ops import Op
 
@@ -145,19 +145,26 @@ def _run(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], moved: Sequence[Tensor],
     sliced: Sequence[bool], size: Int, out_dims: Any, randomness: str,
 ) -> Any:  # fmt: skip
-    given: dict[Value, Value] = {}
-    inside: list[Tensor] = []
+    ones: list[Value | None] = []
     for x, is_sliced in zip(moved, sliced, strict=True):
-        if is_sliced:
-            v = x.value
-            one = placeholder(v.shape[1:], v.dtype, v.node.device or x.device, v.needs_grad)
-            given[one] = v
-            inside.append(wrap(one))
-        else:
-            inside.append(x)
-    new = iter(inside)
+        v = x.value
+        device = v.node.device or x.device
+        ones.append(placeholder(v.shape[1:], v.dtype, device, v.needs_grad) if is_sliced else None)
+    given = {one: x.value for one, x in zip(ones, moved, strict=True) if one is not None}
+    stands = {one.node for one in given}
     before = draws()
-    result = func(*_replace(args, new), **_replace(kwargs, new))
+
+    def changed(value: Value) -> None:
+        if any(n in stands for n in toposort([value.node])):
+            raise ArgumentError(
+                "vmap: the function changes a tensor from outside in place, or adds to its .grad, which would have "
+                "another value for each example; return what changes, take gradients with weft.autograd.grad, and have "
+                "norms with running statistics in eval() or without them"
+            )
+
+    with body(changed):
+        new = iter([x if one is None else wrap(one) for one, x in zip(ones, moved, strict=True)])
+        result = func(*_replace(args, new), **_replace(kwargs, new))
     if randomness == "error" and draws() != before:
         raise ArgumentError(
             "vmap: the function draws random numbers; say randomness='different' or 'same' for every example"

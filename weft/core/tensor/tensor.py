@@ -271,6 +271,7 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
     @grad.setter
     def grad(self, grad: Tensor | None) -> None:
         if grad is not None:
+            handle.check_change(self, grad.value)
             g, own = value_of("grad", grad).node, self.value.node
             if g.shape != own.shape or g.dtype is not own.dtype:
                 raise ShapeError(f"grad: must be {describe(self)}, got {describe(grad)}")
@@ -468,6 +469,7 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
         out = object.__new__(type(self))
         memo[id(self)] = out
         out.value = Value(self.value.node)
+        handle.made(out)
         out.__dict__.update({k: v for k, v in self.__dict__.items() if k not in ("_grad", "look", "_writes")})
         if self.grad is not None:
             out._grad = self.grad.detach()
@@ -585,9 +587,11 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
     # ------------------------------------------------------------------------------------------ in place
 
     def rebind(self, value: Value) -> None:
-        """Have this handle stand for another value; gradients of a leaf go on accumulating here."""
+        """Have this handle stand for another value; gradients of a leaf go on accumulating here, unless they did so in
+        another tensor's `.grad` (as those of what `save_for_backward` kept)."""
         changes.record(self, value)
         own, old = self.__dict__, self.value
+        owner = watched.watcher(old) if old.needs_grad and old.is_leaf else None
         if old.needs_grad and old.is_leaf and passed.any_is_held():
             passed.written_over((old,))
         try:
@@ -597,7 +601,7 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
                 edits.tensors.note()
         own["_writes"] = own.get("_writes", 0) + 1
         handle.made(self)
-        if value.needs_grad and value.is_leaf:
+        if value.needs_grad and value.is_leaf and (owner is None or owner is self):
             watched.watch(self)
 
     def become(self, op: str, result: Value, hit: Value | None = None) -> Tensor:
@@ -1036,6 +1040,7 @@ def _comparable(x: object) -> TypeGuard[TensorLike]:
 def _unpickle(cls: type[Tensor], array: Array, dtype: DType, requires_grad: builtins.bool) -> Tensor:
     out = object.__new__(cls)
     out.value = creation.tensor(array, dtype).value
+    handle.made(out)
     return out.requires_grad_() if requires_grad else out
 
 
