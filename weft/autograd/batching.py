@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
-from weft.autograd.context import device_of_files, grad_mode
+from weft.autograd.context import device_of_files, grad_mode, switched
 from weft.autograd.ops import expand, reshape, sum_
 from weft.autograd.value import Value, apply, composed
 from weft.ir import graph
@@ -286,7 +286,8 @@ class _Batch:
                 args.append(one)
                 if has:
                     given[one] = x
-            parts = rule(args[0], v, *v.inputs) if known else rule(*args)
+            with switched(stand_ins=True):
+                parts = rule(args[0], v, *v.inputs) if known else rule(*args)
             nodes = {p.node: Value(x.node) for p, x in given.items()}
             batch = (
                 _Batch(self.size, ChainMap(nodes, self.nodes), ChainMap(given, self.values), self.streams)

@@ -45,6 +45,8 @@ class Context(NamedTuple):
     """True where composed functions are run, rather than called as one node."""
     recording: bool = False
     """True where a composed function is run on placeholders, to be recorded."""
+    stand_ins: bool = False
+    """True where a function, or a rule of the tape, is run on placeholders: compiled functions are run as they are."""
     unrounded: bool = False
     """True where a function is run only for the dtypes of its results."""
     lifted: Callable[[bool | int | float, DType, str], Node | None] | None = None

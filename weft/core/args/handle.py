@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import ref
 
-from weft.autograd.context import grad_enabled
+from weft.autograd.context import grad_enabled, switched
 from weft.autograd.value import Value
 from weft.errors import DTypeError
 from weft.ir import graph
@@ -102,13 +102,14 @@ class body:  # noqa: N801  (reads as what it does)
     """Within, a function is run once for all examples or steps, as that of vmap and scan: it may change what it makes
     in place, but no other tensor. `changed` is called before one changes, and refuses it."""
 
-    __slots__ = ("_before", "_made", "changed")
+    __slots__ = ("_before", "_made", "_mode", "changed")
 
     def __init__(self, changed: Callable[[Value], object]) -> None:
-        self.changed = changed
+        self.changed, self._mode = changed, switched(stand_ins=True)
         self._made: dict[int, ref[Any]] = {}
 
     def __enter__(self) -> None:
+        self._mode.__enter__()
         self._before = recent_tensors.body, recent_tensors.plain
         recent_tensors.body = self
         recent_tensors.plain = recent_tensors.note = self._note
@@ -116,6 +117,7 @@ class body:  # noqa: N801  (reads as what it does)
     def __exit__(self, *_: object) -> None:
         recent_tensors.body, recent_tensors.plain = self._before
         recent_tensors.note = recent_tensors.plain
+        self._mode.__exit__()
 
     def _note(self, entry: ref[Any], /) -> None:
         self._made[id(entry())] = entry

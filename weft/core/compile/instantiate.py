@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from weft.autograd.context import switched
 from weft.autograd.value import Value, VjpRule
 from weft.ir import graph
 from weft.ir.graph import Node, toposort
@@ -55,7 +56,8 @@ def _over(traced: Value, made: Mapping[Value, Value], moved: Mapping[Node, Node]
     def rule(g: Value, out: Value, *inputs: Value) -> tuple[Value | None, ...]:
         assert traced.rule is not None
         seed = Value(graph.buffer(g.shape, g.dtype, g.node.device, None), g.needs_grad)
-        parts = traced.rule(seed, traced, *traced.inputs)
+        with switched(stand_ins=True):
+            parts = traced.rule(seed, traced, *traced.inputs)
         known = {**made, seed: g, traced: out, **dict(zip(traced.inputs, inputs, strict=True))}
         found = iter(instantiate([p for p in parts if p is not None], known, moved))
         return tuple([None if p is None else next(found) for p in parts])

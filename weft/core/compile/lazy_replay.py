@@ -83,11 +83,13 @@ class LazyReplay(Replay):
         """The results; state is rebound and gradients are set, all of it or nothing."""
         r = self.recording
         pairs = zip(r.rebinds, rebound, strict=True)
-        targets = [(t, value) for b, value in pairs if (t := target(b, objects)) is not None]
-        seen = [m for t, _ in targets if t.look is not None for m in t.look.shared.others(t)]
-        with restored_on_error([*(t for t, _ in targets), *seen], [objects[g.target] for g in r.set_grads]):
-            for t, value in targets:
-                t.rebind(value)
+        targets = [(t, value, b.watches) for b, value in pairs if (t := target(b, objects)) is not None]
+        seen = [m for t, _, _ in targets if t.look is not None for m in t.look.shared.others(t)]
+        with restored_on_error(
+            [*(t for t, _, _ in targets), *seen], [objects[g.target] for g in r.set_grads]
+        ):
+            for t, value, watches in targets:
+                t.rebind(value, watches)
             self.spread(objects, results)
             for g, value in zip(r.set_grads, grads, strict=True):
                 set_grad(g, objects, value)

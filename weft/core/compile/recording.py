@@ -11,7 +11,7 @@ from weakref import ref
 from weft.autograd.value import Value
 from weft.core.args.handle import Handle
 from weft.core.args.structure import Build, builder
-from weft.core.execute import run, tracing
+from weft.core.execute import run, tracing, watched
 from weft.core.execute.modules import Modules
 from weft.core.tensor.tensor import Tensor
 from weft.core.views import views
@@ -42,6 +42,8 @@ class Rebind:
     target: int | ref[Any]
     value: int
     needs_grad: bool
+    watches: bool = True
+    """False where it stands for the leaf of another tensor, in whose `.grad` gradients are added up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,8 @@ def _recorded(
         if _alive(trace):
             gc.collect()  # it may be part of a cycle that nobody holds
         for t in _alive(trace):
-            rebinds.append(Rebind(ref(t), numbers.value(t.value), t.value.needs_grad))
+            watches = watched.watcher(t.value) is t
+            rebinds.append(Rebind(ref(t), numbers.value(t.value), t.value.needs_grad, watches))
     shadows = trace.shadows.values()
     return Recording(
         arguments=numbers.arguments,

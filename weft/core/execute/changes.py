@@ -201,7 +201,7 @@ def _undo(t: Any, before: Any, look: Any) -> None:
         before = Value(before.node, now.needs_grad)
     edits.stand_for(t, before)
     handle.made(t)
-    if before.needs_grad and before.is_leaf:
+    if before.needs_grad and before.is_leaf and watched.watcher(before) is None:
         watched.watch(t)
 
 

@@ -148,21 +148,13 @@ class Trace:
             shadow = self.capture(t)
         return shadow.now
 
-    def as_it_is(self) -> Trace:
+    def as_it_is(self) -> Then:
         """The trace at this point, for a function of it that is run once more after its end."""
-        return Trace(
-            self.values,
-            self.cls,
-            {k: Shadow(s.handle, s.before, s.placeholder, s.now) for k, s in self.shadows.items()},
-            {k: GradShadow(g.handle, g.before, g.now, g.read) for k, g in self.grads.items()},
-            self.draws,
-            whole=True,
-            made=self.made
-            or {
-                k: (there, _slot.__get__(t))
-                for k, there in self.created.items()
-                if (t := there()) is not None
-            },
+        made = [(k, there, there()) for k, there in self.created.items()]
+        return Then(
+            self,
+            {k: s.now for k, s in self.shadows.items()},
+            {**(self.made or {}), **{k: (there, _slot.__get__(t)) for k, there, t in made if t is not None}},
         )
 
     def left_for_meta(self, t: Tensor) -> bool:
@@ -275,6 +267,28 @@ class Trace:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Then:
+    """A trace as it was at some point: what tensors from before it stood for, and those that it had made."""
+
+    trace: Trace
+    values: dict[int, Value]
+    made: dict[int, tuple[ref[Any], Value]]
+
+    def view(self) -> Trace:
+        """A trace of its own that begins there; nothing of what is written in it is kept."""
+        shadows = self.trace.shadows
+        found = {k: (shadows[k], v) for k, v in self.values.items()}
+        return Trace(
+            self.trace.values,
+            self.trace.cls,
+            {k: Shadow(s.handle, s.before, s.placeholder, now) for k, (s, now) in found.items()},
+            draws=self.trace.draws,
+            whole=True,
+            made=self.made,
+        )
+
+
 _slot: Any = Handle.__dict__["value"]
 _lock = forkable(threading.Lock())
 _traces: set[int] = set()
@@ -356,6 +370,26 @@ class tracing:  # noqa: N801  (reads as what it does)
                 if modules is not None and "__getattribute__" in modules.cls.__dict__:
                     del modules.cls.__getattribute__
                     modules.cls.__setattr__ = modules.assign
+
+
+class as_then:  # noqa: N801  (reads as what it does)
+    """Within, tensors are what they were at a point of a trace, if that is over by now and was not left: a function of
+    it is run again."""
+
+    __slots__ = ("_block",)
+
+    def __init__(self, then: Then | None) -> None:
+        self._block = None
+        if then is not None and not then.trace.left and current() is not then.trace:
+            self._block = tracing(then.view())
+
+    def __enter__(self) -> None:
+        if self._block is not None:
+            self._block.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if self._block is not None:
+            self._block.__exit__(kind, *error)
 
 
 class _TracedValue:

@@ -57,9 +57,8 @@ def checkpoint(
 
     def rule(grads: list[Value | None]) -> tuple[Value | None, ...]:
         own = [None if v is None else _own(v, next(g for g in grads if g is not None)) for v in before]
-        is_over = then is not None and trace is not None and not trace.left and tracing.current() is not trace
         with (
-            tracing.tracing(then.as_it_is()) if then is not None and is_over else nullcontext(),
+            tracing.as_then(then),
             switched(
                 grad=True, casts=modes.casts, dtype=modes.dtype, device=modes.device, devices=modes.devices
             ),
@@ -70,13 +69,25 @@ def checkpoint(
             results: list[Any] = list(cast("Sequence[Any]", found)) if several else [found]
             values = [t.value if isinstance(t, Handle) else None for t in results]
         pairs = [(v, g) for v, g in zip(values, grads, strict=True) if v is not None and g is not None]
-        wanted = [*(v for v in own if v is not None and v.needs_grad), *captured]
+        fresh = [v for v in own if v is not None and v.needs_grad]
+        wanted = [
+            *fresh,
+            *given,
+            *captured,
+        ]  # it may hold what it is given, or what was made of that, besides
         parts = walk([v for v, _ in pairs], [g for _, g in pairs], wanted, grad_enabled(), past=False)
-        return tuple(parts.get(v) for v in wanted)
+        return (
+            *(_sum(parts.get(v), parts.pop(x, None)) for v, x in zip(fresh, given, strict=True)),
+            *map(parts.get, captured),
+        )
 
     done = several_results(recorded, inputs, rule)
     final: list[Any] = [t if v is None else wrap(v) for t, v in zip(outputs, done, strict=True)]
     return (tuple(final) if isinstance(result, tuple) else final) if several else final[0]
+
+
+def _sum(a: Value | None, b: Value | None) -> Value | None:
+    return a if b is None else b if a is None else apply(Op.ADD, (a, b))
 
 
 def _own(v: Value, g: Value) -> Value:

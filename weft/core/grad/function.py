@@ -11,6 +11,7 @@ from weft.autograd.context import grad_enabled, grad_mode
 from weft.autograd.value import Value, apply, composed
 from weft.core.args import broadcast as bc
 from weft.core.args.handle import Handle, describe, standing_for, wrap
+from weft.core.execute import tracing
 from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
 from weft.ir import graph
 from weft.ir.dtypes import DType, promote
@@ -28,7 +29,7 @@ class FunctionCtx:
     needs_input_grad: tuple[bool, ...] = ()
 
     def __init__(self) -> None:
-        self._saved: tuple[Tensor | None, ...] = ()
+        self._saved: tuple[Value | None, ...] = ()
         self._results: dict[int, tuple[Value, ref[Value]]] = {}
         self._flat: set[int] = set()
         self._dirty: tuple[Tensor, ...] = ()
@@ -40,7 +41,7 @@ class FunctionCtx:
         for t in items:
             if t is not None and not isinstance(t, Handle):
                 raise DTypeError(f"save_for_backward: expected Tensors or None, got {describe(t)}")
-        self._saved = tuple(None if t is None else standing_for(t.value) for t in tensors)
+        self._saved = tuple(None if t is None else t.value for t in tensors)
 
     save_for_forward = save_for_backward
 
@@ -48,10 +49,11 @@ class FunctionCtx:
     def saved_tensors(self) -> tuple[Any, ...]:
         """The tensors that save_for_backward kept, with the history that makes second derivatives right."""
         out: list[Tensor | None] = []
-        for t in self._saved:
-            entry = None if t is None else self._results.get(id(t.value))
+        for v in self._saved:
+            entry = None if v is None else self._results.get(id(v))
             recorded = entry[1]() if entry is not None else None
-            out.append(t if recorded is None else wrap(recorded))
+            kept = None if v is None else standing_for(v)
+            out.append(kept if recorded is None else wrap(recorded))
         return tuple(out)
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
@@ -131,12 +133,15 @@ class Function:
         several = isinstance(result, (tuple, list))
         outputs: list[Any] = list(cast("Sequence[Any]", result)) if several else [result]
         backward = getattr(cls, "backward", None) or getattr(cls, "vjp", None)
+        trace = tracing.current()
+        then = None if trace is None else trace.as_it_is()
 
         def rule(grads: list[Value | None]) -> list[Value | None]:
             if backward is None:
                 raise GradError(f"{name}: define backward as a static method to differentiate through it")
-            given = [None if g is None else wrap(g) for g in grads]
-            return _checked(name, backward(ctx, *given), args, before)
+            with tracing.as_then(then):  # what the context has as attributes
+                given = [None if g is None else wrap(g) for g in grads]
+                return _checked(name, backward(ctx, *given), args, before)
 
         smooth = [
             isinstance(t, Handle) and t.value.dtype.is_float and not ctx.is_flat(cast("Any", t))

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TypeAlias
 
 from weft.autograd.batching import batched, placeholder, spread
-from weft.autograd.context import default_device, device_of_files, grad_enabled
+from weft.autograd.context import default_device, device_of_files, grad_enabled, switched
 from weft.autograd.ops import reshape, sum_
 from weft.autograd.reverse import gradients, tape
 from weft.autograd.value import Value, apply
@@ -50,7 +50,8 @@ def loop(
     records = grad_enabled()
     carries = [_placeholder(v.shape, v, device, records and v.dtype.is_float) for v in init]
     slices = [_placeholder(v.shape[1:], v, device, records and v.needs_grad) for v in xs]
-    nexts, outs = fn(list(carries), list(slices))
+    with switched(stand_ins=True):
+        nexts, outs = fn(list(carries), list(slices))
     given = {v.node for v in (*carries, *slices)}
     if not _is_plain([v.node for v in (*nexts, *outs)], given):
         return _laid_out(fn, init, xs, length, reverse)
@@ -342,7 +343,8 @@ class _Trace:
     def pulled(self, after: Mapping[int, Value], out: Mapping[int, Value]) -> dict[Value, Value]:
         """The gradients of one step, from those of the carries after it and of its results."""
         ends = [self.nexts[i] for i in after] + [self.outs[k] for k in out]
-        return gradients(ends, [*after.values(), *out.values()], self.wanted(), False, False)
+        with switched(stand_ins=True):
+            return gradients(ends, [*after.values(), *out.values()], self.wanted(), False, False)
 
     def reached(self, roots: Sequence[Node], more: bool) -> _Reached:
         """Parts of a forward step that the graph under `roots` needs; unless `more`, no sums but stacked ones."""

@@ -586,12 +586,10 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
 
     # ------------------------------------------------------------------------------------------ in place
 
-    def rebind(self, value: Value) -> None:
-        """Have this handle stand for another value; gradients of a leaf go on accumulating here, unless they did so in
-        another tensor's `.grad` (as those of what `save_for_backward` kept)."""
+    def rebind(self, value: Value, watches: Bool_ = True) -> None:
+        """Have this handle stand for another value; gradients of a leaf go on accumulating here, if it `watches` it."""
         changes.record(self, value)
         own, old = self.__dict__, self.value
-        owner = watched.watcher(old) if old.needs_grad and old.is_leaf else None
         if old.needs_grad and old.is_leaf and passed.any_is_held():
             passed.written_over((old,))
         try:
@@ -601,7 +599,7 @@ class Tensor(Operators, InPlaceOperators, InPlace, Methods):
                 edits.tensors.note()
         own["_writes"] = own.get("_writes", 0) + 1
         handle.made(self)
-        if value.needs_grad and value.is_leaf and (owner is None or owner is self):
+        if watches and value.needs_grad and value.is_leaf:
             watched.watch(self)
 
     def become(self, op: str, result: Value, hit: Value | None = None) -> Tensor:

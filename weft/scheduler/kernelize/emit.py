@@ -11,10 +11,22 @@ from weft import settings
 from weft.ir import dtypes
 from weft.ir import expr as ex
 from weft.ir.errors import IRError
-from weft.ir.expr import Expr, Load
+from weft.ir.expr import Const, Expr, Load
 from weft.ir.forks import forkable
 from weft.ir.graph import Axes, Node, ProductAxes, Shape, elements
-from weft.ir.index import Guard, Index, Int, Var, high, map_guard, substitute, unflatten, variables
+from weft.ir.index import (
+    NEVER,
+    Guard,
+    Index,
+    Int,
+    Var,
+    high,
+    in_range,
+    map_guard,
+    substitute,
+    unflatten,
+    variables,
+)
 from weft.ir.index import atoms as atoms_of
 from weft.ir.kernel.algorithm import (
     Algorithm,
@@ -93,11 +105,15 @@ class _Params:
                 out.append(i)
         return tuple(out)
 
-    def load(self, node: Node, index: tuple[Int, ...]) -> Load:
+    def load(self, node: Node, index: tuple[Int, ...]) -> Load | Const:
+        """The element; 0 for one that is never inside, which a choice does not come to either."""
+        at = self.index(node, index)
+        if any(in_range(i, 0, n) == NEVER for i, n in zip(at, self.shape(node), strict=True)):
+            return Const(node.dtype, ex.normalize(node.dtype, 0))
         known = self.reads.get(id(node))
         if known is None:
             known = self.reads[id(node)] = (node, _free(f"p{len(self.reads)}", self.reserved))
-        return Load(node.dtype, known[1], self.index(node, index))
+        return Load(node.dtype, known[1], at)
 
     def masked(self, node: Node, masks: Masks) -> KnownFill | None:
         """The masked-out elements of a parameter."""

@@ -3,12 +3,12 @@ are marked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from weft.ir import dtypes
 from weft.ir.graph import Along, Node, ProductAxes, ScatterCombine, apply, elements, toposort
 from weft.ir.index import high
-from weft.ir.ops import Op
+from weft.ir.ops import COMPARE, ELEMENTWISE, MOVEMENT, Op
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.contraction import products
@@ -70,6 +70,10 @@ def prepare(outputs: Sequence[Node], pieces: int = cost.MAX_WRITTEN_PIECES) -> P
             for m, why in _buffers(n, forced):
                 if not is_leaf(m):
                     forced.setdefault(id(m), why)
+    for m in _compared_with_their_extrema(order, forced):
+        forced.setdefault(
+            id(m), "it is compared with its own extremum, which has to be one of these elements"
+        )
     sums = [products(n) for n in order if n.op is Op.SUM and isinstance(n.attrs, ProductAxes)]
     terms = frozenset(id(m) for found in sums if any(m.op is Op.MUL for m in found) for m in found)
     online = chains_in(tuple(order), outputs, forced)
@@ -79,6 +83,66 @@ def prepare(outputs: Sequence[Node], pieces: int = cost.MAX_WRITTEN_PIECES) -> P
         forced.setdefault(id(m), "its rows' maximum and sum are stored beside, and read with it")
     nodes = _early(order, online.beside) if online.beside else list(order)
     return Prepared(tuple(nodes), forced, replaced_by, terms, online)
+
+
+_EXACT = frozenset({Op.NEG, Op.ABS, Op.MAX, Op.MIN, Op.WHERE, Op.CAST, Op.BITCAST}) | MOVEMENT
+"""Ops whose results are their operands, or follow from each without regard to what reads them."""
+
+
+def _compared_with_their_extrema(order: Iterable[Node], stored: Mapping[int, str]) -> Iterator[Node]:
+    """The nodes that are compared with the greatest or least of their own elements, and that two kernels might compute
+    to different last bits: a product and a sum become one rounding or two, by what reads them. Then no element would be
+    equal to the extremum, which gradients of maxima divide by the number of.
+
+        softmax(x) == softmax(x).amax()    softmax(x) is stored
+    """
+    for n in order:
+        if n.op in COMPARE and not is_leaf(n):
+            for x, extremum in (n.inputs, n.inputs[::-1]):
+                root = _exactly(x)
+                if any(root is _exactly(m) for m in _extreme_of(_rearranged(extremum))):
+                    yield from _inexact(root, stored)
+
+
+def _extreme_of(n: Node) -> tuple[Node, ...]:
+    """The nodes of whose elements some are the results of `n`, as the greatest or least."""
+    if is_leaf(n):
+        return ()
+    if isinstance(n.attrs, ScatterCombine):
+        return (n.inputs[0], n.inputs[2]) if n.attrs.op in (Op.MAX, Op.MIN) else ()
+    return n.inputs if n.op in (Op.REDUCE_MAX, Op.REDUCE_MIN) else ()
+
+
+def _rearranged(n: Node) -> Node:
+    """The node of whose elements `n` consists."""
+    while (n.op in MOVEMENT or n.op is Op.GATHER) and not is_leaf(n):
+        n = n.inputs[0]
+    return n
+
+
+def _exactly(n: Node) -> Node:
+    """The node that `n` follows from, element by element, without rounding."""
+    while n.op in _EXACT and len(n.inputs) == 1 and not is_leaf(n):
+        n = n.inputs[0]
+    return n
+
+
+def _inexact(root: Node, stored: Mapping[int, str]) -> Iterator[Node]:
+    """The nodes that `root` follows from without rounding, and that take more than one from what is in memory."""
+
+    def in_memory(n: Node) -> bool:
+        return is_leaf(n) or id(n) in stored or n.op not in ELEMENTWISE | MOVEMENT
+
+    work = [root]
+    while work:
+        n = work.pop()
+        below = [m for m in map(_exactly, n.inputs) if not in_memory(m)]
+        if in_memory(n) or not n.dtype.is_float or not below:
+            continue
+        if n.op in _EXACT:
+            work += below
+        else:
+            yield n
 
 
 def _early(order: Iterable[Node], moved: Mapping[Node, object]) -> list[Node]:
