@@ -22,7 +22,7 @@ LONG = {
         "test_graphs": "kernels; graphs in backends/cuda/test_assemble.py",
     },
     "backends/disk/test_writing.py": {
-        "test_a_killed_writer_leaves_the_old_file[1]": "every third kill",
+        "test_a_killed_writer_leaves_the_old_file[1]": "every other kill",
     },
     "backends/opencl/test_blocks.py": {
         "test_a_model": "its products, one by one",
