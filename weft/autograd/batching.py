@@ -269,25 +269,24 @@ class _Batch:
         rule = v.rule
         assert rule is not None
         has_batch = [x in self.values for x in v.inputs]
+        flags = (True, True, *has_batch)
         shapes = [(x.shape, x.dtype) for x in (v, v, *v.inputs)]
 
         def run(g: Value, out: Value, *inputs: Value) -> tuple[Value | None, ...]:
             known = self.values.get(v) is out and all(
                 self.values.get(x, x) is y for x, y in zip(v.inputs, inputs, strict=True)
             )
-            given: dict[Value, Value] = {}
-            args: list[Value] = []
-            for x, (shape, dtype), has in zip(
-                (g, out, *inputs), shapes, (True, True, *has_batch), strict=True
-            ):
-                if known and args:
-                    break
-                one = placeholder(shape, dtype, x.node.device, x.needs_grad) if has else x
-                args.append(one)
-                if has:
-                    given[one] = x
+            args = [
+                placeholder(shape, dtype, x.node.device, x.needs_grad) if has else x
+                for x, (shape, dtype), has in zip((g, out, *inputs), shapes, flags, strict=True)
+            ]
+            if known:
+                args[1:] = (v, *v.inputs)
             with switched(stand_ins=True):
-                parts = rule(args[0], v, *v.inputs) if known else rule(*args)
+                parts = rule(*args)
+            given = {args[0]: g} if known else {
+                one: x for one, x, has in zip(args, (g, out, *inputs), flags, strict=True) if has
+            }  # fmt: skip
             nodes = {p.node: Value(x.node) for p, x in given.items()}
             batch = (
                 _Batch(self.size, ChainMap(nodes, self.nodes), ChainMap(given, self.values), self.streams)

@@ -6,10 +6,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import ref
 
-from weft.autograd.context import grad_enabled, switched
+from weft.autograd.context import context, grad_enabled, switched
 from weft.autograd.value import Value
 from weft.errors import DTypeError
 from weft.ir import graph
@@ -109,10 +110,14 @@ class body:  # noqa: N801  (reads as what it does)
         self._made: dict[int, ref[Any]] = {}
 
     def __enter__(self) -> None:
-        self._mode.__enter__()
         self._before = recent_tensors.body, recent_tensors.plain
-        recent_tensors.body = self
-        recent_tensors.plain = recent_tensors.note = self._note
+        self._mode.__enter__()
+        try:
+            recent_tensors.body = self
+            recent_tensors.plain = recent_tensors.note = self._note
+        except BaseException:  # Ctrl-C
+            self.__exit__()
+            raise
 
     def __exit__(self, *_: object) -> None:
         recent_tensors.body, recent_tensors.plain = self._before
@@ -133,6 +138,11 @@ def check_change(t: Handle, value: Value) -> None:
     inner = recent_tensors.body
     if inner is not None and not inner.has_made(t):
         inner.changed(value)
+
+
+def rule_of_examples(changed: Callable[[Value], object]) -> body | nullcontext[None]:
+    """As `body`, within a rule of the tape where that is run on placeholders; else nothing."""
+    return body(changed) if context().stand_ins else nullcontext()
 
 
 def wrap(value: Value) -> Tensor:

@@ -40,6 +40,9 @@ def instantiate(
         if not v.needs_grad:
             made[v] = Value(moved[v.node])
             continue
+        if v.is_leaf:  # no placeholder: a tensor that only a rule has read
+            made[v] = v
+            continue
         rule = None if v.rule is None else _over(v, made, moved)
         inputs = tuple([made[x] for x in v.inputs])
         made[v] = Value(moved[v.node], True, v.op, v.attrs, inputs, rule)

@@ -117,10 +117,6 @@ class Trace:
 
     def capture(self, t: Tensor) -> Shadow:
         """The shadow of a tensor from before the trace."""
-        if self.made is not None:
-            raise GradError(
-                "a function that is run again in backward() reads a tensor that it did not read when it was traced"
-            )
         if self.arrives is not None:
             with switched(trace=None):
                 self.arrives(t)
@@ -141,8 +137,9 @@ class Trace:
         key = id(t)
         shadow = self.shadows.get(key)
         if shadow is None:
-            if self.made is not None and (then := self.made.get(key)) is not None and then[0]() is t:
-                return then[1]
+            if self.made is not None:  # what it had not read is what it is by now
+                entry = self.made.get(key)
+                return _slot.__get__(t) if entry is None or entry[0]() is not t else entry[1]
             if key in self.created or self.left_for_meta(t):
                 return _slot.__get__(t)
             shadow = self.capture(t)
@@ -175,11 +172,25 @@ class Trace:
                 created = self.created
                 created[key] = ref(t, lambda _: created.pop(key, None))
             else:
+                if self.made is not None:
+                    self._write_again(t, value)
+                    return
                 shadow = None if self.left_for_meta(t) else self.capture(t)
         if shadow is None:
             _slot.__set__(t, value)
         else:
             shadow.now = value
+
+    def _write_again(self, t: Tensor, value: Value) -> None:
+        """Write to a tensor that is no stand-in of this trace, in a function of it that is run again."""
+        made = self.made
+        assert made is not None
+        entry = made.get(id(t))
+        if entry is not None and entry[0]() is t:
+            made[id(t)] = entry[0], value
+        else:
+            check_rule(value)
+            _slot.__set__(t, value)
 
     def grad_shadow(self, t: Tensor, read: bool) -> GradShadow | None:
         """The shadow of `t.grad`; None where `t` is of the trace itself."""
@@ -285,7 +296,7 @@ class Then:
             {k: Shadow(s.handle, s.before, s.placeholder, now) for k, (s, now) in found.items()},
             draws=self.trace.draws,
             whole=True,
-            made=self.made,
+            made=dict(self.made),
         )
 
 
@@ -385,7 +396,11 @@ class as_then:  # noqa: N801  (reads as what it does)
 
     def __enter__(self) -> None:
         if self._block is not None:
-            self._block.__enter__()
+            try:
+                self._block.__enter__()
+            except BaseException:  # Ctrl-C
+                self._block.end()
+                raise
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if self._block is not None:
@@ -424,6 +439,8 @@ class _TracedGrad:
         shadow = None if trace is None else trace.grad_shadow(t, read=False)
         if shadow is None:
             t.__dict__["_grad"] = grad
+        elif trace is not None and trace.made is not None:
+            raise GradError(_RULE_CHANGES)
         else:
             shadow.now = grad
 
@@ -462,6 +479,19 @@ def _is_inside(internals: frozenset[str]) -> bool:
 def is_traced(node: Node) -> bool:
     """True where the value of `node` depends on a placeholder, so that it is known only when the plan runs."""
     return any(is_placeholder(n) for n in toposort([node]))
+
+
+def check_rule(value: Value) -> None:
+    """Refuse to write a value without a value of its own to a tensor from outside, in a rule run on placeholders."""
+    if is_traced(value.node):
+        raise GradError(_RULE_CHANGES)
+
+
+_RULE_CHANGES = (
+    "backward() changes a tensor in place, or adds to its .grad, in a function whose derivative is of all examples, or "
+    "calls, of vmap, scan or compile: return what changes, take gradients with weft.autograd.grad, or call backward() "
+    "in the compiled function"
+)
 
 
 def is_placeholder(node: Node) -> bool:

@@ -114,12 +114,10 @@ class Generator:
         most = int(high(n))
         if most > WORD:
             raise ArgumentError(f"random: one call can draw at most 2**32 numbers, got {n}")
-        home = default_device()
-        trace = tracing.current()
-        if trace is None and home == run.META:
-            count_draw()
-            return Value(run.valueless((3,), uint32))
         count_draw()
+        home, trace = default_device(), tracing.current()
+        if trace is None and home == run.META:
+            return Value(run.valueless((3,), uint32))
         span = given_again(most, trace) or (self.move(most) if trace is None else trace.draw(self, most))
         write_down(span, trace)
         if isinstance(span.stream, Draws):

@@ -70,11 +70,8 @@ def checkpoint(
             values = [t.value if isinstance(t, Handle) else None for t in results]
         pairs = [(v, g) for v, g in zip(values, grads, strict=True) if v is not None and g is not None]
         fresh = [v for v in own if v is not None and v.needs_grad]
-        wanted = [
-            *fresh,
-            *given,
-            *captured,
-        ]  # it may hold what it is given, or what was made of that, besides
+        # it may hold what it is given, or what was made of that, besides
+        wanted = [*fresh, *given, *captured]
         parts = walk([v for v, _ in pairs], [g for _, g in pairs], wanted, grad_enabled(), past=False)
         return (
             *(_sum(parts.get(v), parts.pop(x, None)) for v, x in zip(fresh, given, strict=True)),

@@ -10,7 +10,7 @@ from weakref import ref
 from weft.autograd.context import grad_enabled, grad_mode
 from weft.autograd.value import Value, apply, composed
 from weft.core.args import broadcast as bc
-from weft.core.args.handle import Handle, describe, standing_for, wrap
+from weft.core.args.handle import Handle, describe, rule_of_examples, standing_for, wrap
 from weft.core.execute import tracing
 from weft.errors import ArgumentError, DTypeError, GradError, ShapeError
 from weft.ir import graph
@@ -30,6 +30,8 @@ class FunctionCtx:
 
     def __init__(self) -> None:
         self._saved: tuple[Value | None, ...] = ()
+        self._held: tuple[Tensor | None, ...] = ()
+        """Tensors that stand for what is saved: it is stored when it is computed, as all that somebody holds."""
         self._results: dict[int, tuple[Value, ref[Value]]] = {}
         self._flat: set[int] = set()
         self._dirty: tuple[Tensor, ...] = ()
@@ -42,6 +44,8 @@ class FunctionCtx:
             if t is not None and not isinstance(t, Handle):
                 raise DTypeError(f"save_for_backward: expected Tensors or None, got {describe(t)}")
         self._saved = tuple(None if t is None else t.value for t in tensors)
+        if tracing.current() is None:  # there they would outlive the trace
+            self._held = tuple(None if v is None else standing_for(v) for v in self._saved)
 
     save_for_forward = save_for_backward
 
@@ -139,7 +143,10 @@ class Function:
         def rule(grads: list[Value | None]) -> list[Value | None]:
             if backward is None:
                 raise GradError(f"{name}: define backward as a static method to differentiate through it")
-            with tracing.as_then(then):  # what the context has as attributes
+            with (
+                tracing.as_then(then),
+                rule_of_examples(tracing.check_rule),
+            ):  # what the context has as attributes
                 given = [None if g is None else wrap(g) for g in grads]
                 return _checked(name, backward(ctx, *given), args, before)
 
