@@ -201,6 +201,26 @@ def test_what_a_function_captures_has_gradients(transform: Any) -> None:
         np.testing.assert_allclose(w.grad.numpy(), plain.T @ inner, rtol=1e-4, atol=1e-5)
 
 
+def test_one_tensor_may_be_two_arguments_and_held_besides() -> None:
+    x = weft.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    checkpoint(lambda a, b: a * b * x, x, x).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [3.0, 12.0, 27.0]
+
+
+def test_what_a_trace_made_is_each_calls_in_checkpoints_within() -> None:
+    @weft.compile
+    def f(scale: Any, x: Any) -> Any:
+        made = scale * 2.0
+        return checkpoint(lambda t: checkpoint(lambda u: u * made, t), x)
+
+    x = weft.ones(3, requires_grad=True)
+    ys = [f(weft.full((3,), s), x) for s in (1.0, 2.0, 3.0)]
+    for s, y in zip((1.0, 2.0, 3.0), ys, strict=True):
+        x.grad = None
+        y.sum().backward()
+        assert x.grad is not None and x.grad.tolist() == [2 * s] * 3
+
+
 def test_layers_of_a_compiled_model_that_are_checkpoints_learn_as_others() -> None:
     """The usual way: backward() outside, an optimizer, several steps; statistics of norms are those of one run a step
     within the trace."""
@@ -340,10 +360,12 @@ def test_vmap_has_gradients_within_autocast(name: str) -> None:
 def test_a_function_that_is_run_again_has_the_default_dtype_of_its_call() -> None:
     x = weft.ones(3, requires_grad=True)
     y = F.softplus(F.gelu(x), beta=2.0)
-    z = checkpoint(lambda t: t * weft.tensor(0.1), x)
+    seen: list[Any] = []
+    z = checkpoint(lambda t: (seen.append(weft.tensor(0.1).dtype), t * 2.0)[1], x)
     weft.set_default_dtype(weft.float64)
     try:
         assert autograd.grad(y.sum(), x, create_graph=True)[0].dtype is weft.float32
         assert autograd.grad(z.sum(), x)[0].dtype is weft.float32
+        assert seen == [weft.float32] * 2
     finally:
         weft.set_default_dtype(weft.float32)

@@ -81,6 +81,17 @@ def test_others_are_not(make: Callable[[Tensor], Tensor]) -> None:
     assert stored(make(leaf(4, 6))) == []
 
 
+def test_an_element_that_is_never_inside_is_not_loaded() -> None:
+    """It is in a branch that is never taken: of the last element, an offset of its row says so, and its index alone."""
+    x0, b0, v0 = (leaf(*s).numpy() for s in ((3, 4), (4,), (12,)))
+    x, b, v = map(weft.from_numpy, (x0, b0, v0))
+    y = x.clone()
+    y.mul_(2.0)
+    y[..., :1] = y[..., 1:2] * b[:1]
+    found = weft.cat([v, y.reshape(-1)[:1]]).contiguous().numpy()
+    np.testing.assert_allclose(found, [*v0, 2 * x0[0, 1] * b0[0]])
+
+
 def test_the_gradient_of_a_maximum_goes_to_an_element_whatever_kernels_there_are() -> None:
     """Two of them computed the softmax, one with a product and a difference in one rounding: in it no element was the
     greatest, and a part of the gradient was lost (b's), or was 0 / 0."""

@@ -162,19 +162,12 @@ class _Result:
         from weft.autograd.reverse import gradients
 
         with switched(grad=True, dtype=self.entry.dtype):
-            own = [self._asked(x, r) for x, r in zip(inputs, self.entry.records, strict=True)]
+            own = [Value(x.node, True, Op.RESHAPE, None, (x,)) if x.needs_grad else x for x in inputs]
             again = self.entry.run(own)
             y: Value = (again if self.entry.several is None else again[self.number]).value
         wanted = [x for x in own if x.needs_grad]
         found = gradients([y], [g], wanted, grad_enabled(), past=False)
         return tuple([found.get(x) for x in own])
-
-    @staticmethod
-    def _asked(x: Value, record: Value) -> Value:
-        """An input of which gradients are taken, if they were of the one that was recorded: it may be a stand-in."""
-        if x.needs_grad:
-            return Value(x.node, True, Op.RESHAPE, None, (x,))
-        return Value(x.node, True) if record.needs_grad else x
 
     def find_gradients(self) -> None:
         """The vector-Jacobian product: made of those of other sizes, or recorded."""

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
-from weft.autograd.context import context, grad_enabled, switched
+from weft.autograd.context import context, default_device, grad_enabled, switched
 from weft.autograd.reverse import gradients as walk
 from weft.autograd.value import Value, apply
 from weft.core.args import broadcast as bc
+from weft.core.args.defaults import get_default_dtype
 from weft.core.args.handle import Handle, standing_for, wrap
 from weft.core.execute import tracing
 from weft.core.execute.random_draws import again as drawn_again
@@ -40,7 +41,7 @@ def checkpoint(
     """
     if not grad_enabled():
         return function(*args, **kwargs)
-    modes = context()
+    casts, dtype, device = context().casts, get_default_dtype(), default_device()
     trace = tracing.current()
     with draws_written(trace) as drawn:
         result = function(*args, **kwargs)
@@ -59,9 +60,7 @@ def checkpoint(
         own = [None if v is None else _own(v, next(g for g in grads if g is not None)) for v in before]
         with (
             tracing.as_then(then),
-            switched(
-                grad=True, casts=modes.casts, dtype=modes.dtype, device=modes.device, devices=modes.devices
-            ),
+            switched(grad=True, casts=casts, dtype=dtype, device=device, devices=()),
             drawn_again(drawn, tracing.current()) if preserve_rng_state else nullcontext(),
         ):
             again = [x if v is None else standing_for(v) for x, v in zip(args, own, strict=True)]
