@@ -20,7 +20,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -45,6 +45,7 @@ KINDS = frozenset(
         "links",
         "native",
         "plan",
+        "recorded",
         "sources",
         "times",
         "trial",
@@ -88,20 +89,41 @@ def digest(*parts: str | bytes) -> str:
 @cache
 def compiler() -> str:
     """A hash of what in weft decides what programs become: its version, and the state of its sources."""
-    home = Path(__file__).parent
-    h = hashlib.sha256(__version__.encode())
-    for path in sources():
-        found = os.stat(path)
-        h.update(f"{path[len(str(home)) :]} {found.st_size} {found.st_mtime_ns}\n".encode())
-    return h.hexdigest()
+    return digest(__version__, state(COMPILER))
 
 
-def sources() -> Iterator[str]:
+COMPILER = ("ir", "scheduler", "backends")
+"""The folders of weft's sources that decide what programs become."""
+
+
+@cache
+def state(folders: tuple[str, ...]) -> str:
+    """A hash of the sizes and times of weft's sources in some folders."""
+    lines: list[str] = []
+    for entry in _found(folders):
+        info = entry.stat()
+        lines.append(f"{entry.path[len(_HOME) :]} {info.st_size} {info.st_mtime_ns}")
+    return digest("\n".join(sorted(lines)))
+
+
+_HOME = str(Path(__file__).parent)
+
+
+def sources() -> list[str]:
     """The paths of weft's sources that decide what programs become, in order."""
-    for folder in ("ir", "scheduler", "backends"):
-        for path, _, names in sorted(os.walk(Path(__file__).parent / folder)):
-            for name in sorted(n for n in names if n.endswith(".py")):
-                yield os.path.join(path, name)
+    return sorted([e.path for e in _found(COMPILER)])
+
+
+def _found(folders: Iterable[str]) -> Iterator[os.DirEntry[str]]:
+    """The sources in folders and those below."""
+    below = [os.path.join(_HOME, folder) for folder in folders]
+    while below:
+        with os.scandir(below.pop()) as entries:
+            for e in entries:
+                if e.name.endswith(".py"):
+                    yield e
+                elif e.is_dir() and e.name != "__pycache__":
+                    below.append(e.path)
 
 
 def get(kind: str, key: str) -> bytes | None:

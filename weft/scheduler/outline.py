@@ -24,7 +24,7 @@ from weft.ir.graph import Along, Attrs, Box, Fill, Node, Padding, Shape
 from weft.ir.index import Int
 from weft.ir.loop_body import LoopNode, in_memory
 from weft.ir.ops import Op
-from weft.ir.template import GraphTemplate
+from weft.ir.template import GraphTemplate, Row
 from weft.lazy_dataclass import dataclass
 from weft.naming import own_name
 from weft.scheduler.signature import Key
@@ -198,8 +198,12 @@ def inside(template: GraphTemplate) -> Outline:
     told = _told.get(template)
     if told is not None:
         return told
-    rows = [(r.op, r.attrs, r.dtype, r.shape, *r.inputs) for r in template.rows]
-    return outline((*rows, (len(template.placeholders), *template.results)))
+    return outline_of(len(template.placeholders), template.rows, template.results)
+
+
+def outline_of(placeholders: int, rows: Sequence[Row], results: Sequence[int]) -> Outline:
+    """The outline of a graph over so many placeholders."""
+    return outline((*[(r.op, r.attrs, r.dtype, r.shape, *r.inputs) for r in rows], (placeholders, *results)))
 
 
 _told: WeakKeyDictionary[GraphTemplate, Outline] = WeakKeyDictionary()

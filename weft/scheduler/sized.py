@@ -86,6 +86,29 @@ class SizedTemplate:
         object.__setattr__(self, "_counts", tuple(counts))
         object.__setattr__(self, "_pick", _picking(self.sizes, self.expressions))
 
+    @staticmethod
+    def of(
+        rows: tuple[Row, ...],
+        results: tuple[int, ...],
+        placeholders: tuple[tuple[tuple[Int, ...], DType], ...],
+        sizes: tuple[Int, ...],
+        numbers: tuple[Scalar | Count, ...],
+        variables: Sequence[Var],
+        key: OutlineKey,
+    ) -> SizedTemplate:
+        """The template with these sizes, by these variables."""
+        distinct = dict.fromkeys([*sizes, *(s for shape, _ in placeholders for s in shape), *variables])
+        return SizedTemplate(
+            rows,
+            results,
+            placeholders,
+            sizes,
+            numbers,
+            tuple([e for e in distinct if isinstance(e, Index)]),
+            frozenset([s for s in distinct if isinstance(s, int)]),
+            key,
+        )
+
     def at(self, env: Mapping[str, int]) -> GraphTemplate | None:
         """The template for these values of the variables; None where sizes coincide."""
         values = tuple([evaluate(e, env) for e in self.expressions])
@@ -187,19 +210,8 @@ def learned(
         numbers = tuple([_number(c, d, variables) for c, d in zip(columns, _dtypes(first), strict=True)])
     except _NoFormError:
         return None
-    distinct = dict.fromkeys(
-        [*sizes, *(s for shape, _ in placeholders for s in shape), *(v for _, v in variables)]
-    )
-    return SizedTemplate(
-        first.rows,
-        first.results,
-        placeholders,
-        sizes,
-        numbers,
-        tuple([e for e in distinct if isinstance(e, Index)]),
-        frozenset([s for s in distinct if isinstance(s, int)]),
-        own.key,
-    )
+    by = [v for _, v in variables]
+    return SizedTemplate.of(first.rows, first.results, placeholders, sizes, numbers, by, own.key)
 
 
 class _NoFormError(Exception):

@@ -15,7 +15,10 @@ forms are verified (WEFT_VERIFY=1), a function is recorded again now and then, a
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import field
@@ -30,6 +33,7 @@ from weft.core.args.defaults import get_default_dtype
 from weft.core.args.handle import Handle, wrap, wrap_constant, wrap_untracked
 from weft.core.composed.precision import rounded_once
 from weft.core.composed.sized import Calls, SizedCalls, Sizes, alike
+from weft.core.execute import recordings
 from weft.errors import WeftError, wraps_calls
 from weft.ir import graph
 from weft.ir.calls import Given, GraphCall, recorded
@@ -82,6 +86,8 @@ class _Entry:
     several: Callable[[list[Any]], Any] | None = None
     dtype: DType | None = None
     """The default dtype with which it was recorded."""
+    grad: bool = False
+    """True where it was recorded in grad mode."""
     family: _Family | None = None
     made: bool = False
     """True where the results are placeholders, as calls are made of those of other sizes: see `record`."""
@@ -101,9 +107,9 @@ class _Entry:
 
     def at(self, sizes: Sizes) -> _Entry:
         """The function recorded at other sizes, in the modes of its first recording: gradients are asked for later."""
-        grad = any(r.made.needs_grad for r in self.results)
-        with switched(grad=grad, dtype=self.dtype):
-            return _record(_Entry(self.function, self.args, self.kwargs), _resized(self.records, sizes))
+        with switched(grad=self.grad, dtype=self.dtype):
+            again = _Entry(self.function, self.args, self.kwargs, grad=self.grad)
+            return _record(again, _resized(self.records, sizes))
 
     def record(self) -> None:
         """Record what was made without recording, since somebody has to know how results are made."""
@@ -118,10 +124,63 @@ class _Entry:
 class _Family:
     """Entries that are alike but for sizes: their calls, and those of each result's gradients."""
 
+    name: str | None = None
+    """The name of its record on disk, if it may have one."""
     calls: SizedCalls = field(default_factory=SizedCalls)
     backward: dict[int, SizedCalls] = field(default_factory=dict[int, SizedCalls])
+    results: tuple[tuple[bool, str | None], ...] = ()
+    """The device of each result, after True where it needs a gradient; none before something was recorded."""
+    several: Callable[[list[Any]], Any] | None = None
     like: _Entry | None = None
     """One of them."""
+
+    def takes(self, entry: _Entry) -> None:
+        """Take in an entry that was recorded."""
+        self.results = tuple([(r.made.needs_grad, r.made.node.device) for r in entry.results])
+        self.several, self.like = entry.several, entry
+
+    def keep(self) -> None:
+        """Write what is new to disk."""
+        parts = (self.calls, *self.backward.values())
+        if self.name is None or self.like is None or not any(p.changed for p in parts):
+            return
+        kind = getattr(self.several, "__self__", self.several)  # of a named tuple's `_make`
+        record = {
+            "tensors": len(self.like.records),
+            "results": self.results,
+            "several": None if kind is None else [kind.__module__, kind.__qualname__],
+            "calls": self.calls.written(),
+            "backward": [[k, c.written()] for k, c in self.backward.items()],
+        }
+        recordings.keep(self.name, record)
+        for p in parts:
+            p.changed = False
+
+    @staticmethod
+    def found(name: str | None) -> _Family:
+        """The family of that name as earlier processes left it."""
+        record = None if name is None else recordings.load(name)
+        try:
+            return _Family(name) if record is None else _Family._read(name, record)
+        except recordings.NO_SENSE:
+            return _Family(name)
+
+    @staticmethod
+    def _read(name: str | None, record: Any) -> _Family:
+        several: Any = None
+        if record["several"] is not None:
+            module, qualname = record["several"]
+            several = tuple if module == "builtins" else getattr(sys.modules[module], qualname)._make
+        results = tuple([(bool(needs), _device(device)) for needs, device in record["results"]])
+        calls = SizedCalls.read(record["calls"], len(results))
+        backward = {int(k): SizedCalls.read(c, int(record["tensors"])) for k, c in record["backward"]}
+        return _Family(name, calls, backward, results, several)
+
+
+def _device(record: Any) -> str | None:
+    if record is not None and not isinstance(record, str):
+        raise ValueError("no device's name")
+    return record
 
 
 @dataclass(slots=True, eq=False)
@@ -323,6 +382,7 @@ def _recording(function: Callable[..., Any]) -> Callable[..., Any]:
         nonlocal run
         inner = run
 
+        @wraps(inner)
         def guarded(*args: Any, **kwargs: Any) -> Any:
             guard(args, kwargs)
             return inner(*args, **kwargs)
@@ -374,19 +434,21 @@ def _recorded(
     places = iter(range(len(values)))
     given = tuple([_Place(next(places)) if isinstance(a, Handle) else a for a in args])
     named = {k: _Place(next(places)) if isinstance(a, Handle) else a for k, a in kwargs.items()}
-    entry = _Entry(function, given, named, dtype=get_default_dtype())
+    entry = _Entry(function, given, named, dtype=get_default_dtype(), grad=context().grad)
     sizes = _sizes(values)
     if not all(n.__class__ is int for n in sizes):
         return _record(entry, values)
-    family = _family(key, sizes)
-    calls = None if family.like is None else family.calls.at(sizes, _recorder(family.like))
+    entry.records = tuple(_resized(values, sizes))
+    family = _family(key, sizes, values)
+    calls = family.calls.at(sizes, _recorder(family.like or entry)) if family.results else None
     if calls is None:
         _record(entry, values)
         if entry.results:
             family.calls.add(sizes, tuple([r.call for r in entry.results]))
-            entry.family, family.like = family, entry
+            entry.family = family
+            family.takes(entry)
     else:
-        _make(entry, family, values, calls)
+        _make(entry, family, calls)
         if settings.verify():
             _compare(calls, _recorder(entry)(sizes), function)
     if entry.results and settings.verify():
@@ -404,31 +466,38 @@ def _recorder(entry: _Entry) -> Callable[[Sizes], Calls | None]:
     return at
 
 
-def _make(entry: _Entry, family: _Family, values: Sequence[Value], calls: Calls) -> None:
+def _make(entry: _Entry, family: _Family, calls: Calls) -> None:
     """Fill in an entry by calls that were recorded at other sizes."""
-    like = family.like
-    assert like is not None
-    stands = _resized(values, _sizes(values))
-    entry.records, entry.family, entry.made = tuple(stands), family, True
+    entry.family, entry.made = family, True
     results: list[_Result] = []
-    for k, (call, other) in enumerate(zip(calls, like.results, strict=True)):
+    for k, (call, (needs_grad, device)) in enumerate(zip(calls, family.results, strict=True)):
         assert isinstance(call, GraphCall)
-        out = graph.buffer(call.shape, call.dtype, other.made.node.device, None)
-        results.append(_Result(entry, k, Value(out, other.made.needs_grad), call))
-    entry.results, entry.several = tuple(results), like.several
+        out = graph.buffer(call.shape, call.dtype, device, None)
+        results.append(_Result(entry, k, Value(out, needs_grad), call))
+    entry.results, entry.several = tuple(results), family.several
+    family.like = family.like or entry
 
 
-def _family(key: tuple[Any, ...], sizes: Sizes) -> _Family:
+def _family(key: tuple[Any, ...], sizes: Sizes, values: Sequence[Value]) -> _Family:
     """The entries with keys that differ from this one in sizes only, where the same of these are equal: rules simplify
     by that, so a template for all sizes serves none where they are not (a layer as wide as it is long)."""
     at = (*[len(k) if k.__class__ is tuple else k for k in key], tuple(map(sizes.index, sizes)))
     found = _families.get(at)
     if found is None:
+        made = _Family.found(recordings.name_of(key[0], at[1:], [v.node.device for v in values]))
         with _keeping:
             while len(_families) >= KEPT:
                 del _families[next(iter(_families))]
-            found = _families[at] = _Family()
+            found = _families.setdefault(at, made)
     return found
+
+
+@atexit.register
+def keep_recordings() -> None:
+    """Write to disk what was recorded since the last time, for processes that come after."""
+    with contextlib.suppress(Exception):  # a program that ends has nobody to tell
+        for family in tuple(_families.values()):
+            family.keep()
 
 
 def _sizes(values: Sequence[Value]) -> Sizes:

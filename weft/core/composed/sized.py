@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from itertools import count
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from weft.core.execute import recordings
 from weft.core.execute.run import learned_template
 from weft.ir.calls import Given, GraphCall
 from weft.ir.index import Var
@@ -44,6 +45,9 @@ VARIABLES = 4
 PROBES = 4
 """Sizes at which there are recordings when something is learned, of those that came or of others."""
 
+SIZES_KEPT = 64
+"""Sizes at which recordings are kept, of functions of which nothing is learned: the latest ones."""
+
 LEAST = 4
 """The least size that is learned, or else the least that came; with fewer, rules simplify, by one less as well."""
 
@@ -55,24 +59,95 @@ class SizedCalls:
     samples: dict[Sizes, Calls] = field(default_factory=dict[Sizes, Calls])
     tries: int = 0
     known: _Known | None = None
+    stored: _Stored | None = None
+    """The work of earlier processes."""
+    changed: bool = False
+    """True where there is more than what was stored."""
 
     def at(self, sizes: Sizes, record: Callable[[Sizes], Calls | None]) -> Calls | None:
         """The calls at these sizes, where they are known; they may be learned now, by recordings at other sizes."""
-        if self.known is not None:
-            made = self.known.at(sizes)
-            if made is not None or self.known.covers(sizes):
-                return made
-        if len(self.samples) < SAMPLES or self.tries >= TRIES or sizes in self.samples:
+        if self.known is None and self.stored is not None:
+            self.known = self.stored.take_known()
+        known = self.known
+        made = None if known is None else known.at(sizes)
+        if made is None:
+            made = self._recorded_at(sizes)
+        if made is not None or (known is not None and known.covers(sizes)) or self.tries >= TRIES:
+            return made
+        samples = self._latest()
+        if len(samples) < SAMPLES:
             return None
         self.tries += 1
-        self.known = _learned(self.samples, sizes, record)
+        self.changed = True
+        self.known = _learned(samples, sizes, record)
         return None if self.known is None else self.known.at(sizes)
 
     def add(self, sizes: Sizes, calls: Calls) -> None:
-        """Remember what was recorded, while there is something to learn."""
-        if self.tries < TRIES:
-            kept = [*self.samples.items(), (sizes, calls)]
-            self.samples = dict(kept[-SAMPLES - TRIES :])  # another thread may look at the old ones
+        """Remember what was recorded."""
+        kept = [*self.samples.items(), (sizes, calls)]
+        self.samples = dict(kept[-SIZES_KEPT:])  # another thread may look at the old ones
+        self.changed = True
+
+    def _recorded_at(self, sizes: Sizes) -> Calls | None:
+        """The calls that were recorded at just these sizes, by this process or an earlier one."""
+        found = self.samples.get(sizes)
+        if found is None and self.stored is not None:
+            found = self.stored.take(sizes)
+            if found is not None:
+                self.samples = {**self.samples, sizes: found}
+        return found
+
+    def _latest(self) -> dict[Sizes, Calls]:
+        """The samples that something is learned from."""
+        for sizes in tuple(self.stored.samples) if self.stored is not None else ():
+            if len(self.samples) >= SAMPLES:
+                break
+            self._recorded_at(sizes)
+        return dict(list(self.samples.items())[-SAMPLES - TRIES :])
+
+    def written(self) -> dict[str, Any]:
+        """All of it as JSON has it."""
+        kept = {} if self.stored is None else dict(self.stored.samples)
+        kept.update({s: recordings.written_calls(calls) for s, calls in self.samples.items()})
+        known = None if self.known is None else self.known.written()
+        if known is None and self.stored is not None:
+            known = self.stored.known
+        samples = [[s, calls] for s, calls in kept.items() if calls is not None][-SIZES_KEPT:]
+        return {"samples": samples, "tries": self.tries, "known": known}
+
+    @staticmethod
+    def read(record: Any, count: int) -> SizedCalls:
+        """All that was written, so many calls at each size, which are looked at when they are asked for."""
+        samples = {tuple(map(int, sizes)): calls for sizes, calls in record["samples"]}
+        known = record["known"]
+        listed: list[Any] = [*samples.values(), *([] if known is None else [known["calls"]])]
+        if any(calls.__class__ is not list or len(calls) != count for calls in listed):
+            raise ValueError("other calls than these")
+        return SizedCalls(tries=int(record["tries"]), stored=_Stored(samples, known))
+
+
+@dataclass(slots=True)
+class _Stored:
+    """Calls by sizes, and what was learned of them, as JSON has them. What makes no sense is absent."""
+
+    samples: dict[Sizes, Any]
+    known: Any
+
+    def take(self, sizes: Sizes) -> Calls | None:
+        """The calls at these sizes, which are not here any more."""
+        record = self.samples.pop(sizes, None)
+        try:
+            return None if record is None else recordings.read_calls(record)
+        except recordings.NO_SENSE:
+            return None
+
+    def take_known(self) -> _Known | None:
+        """The calls that were learned, which are not here any more."""
+        record, self.known = self.known, None
+        try:
+            return None if record is None else _Known.read(record)
+        except recordings.NO_SENSE:
+            return None
 
 
 def alike(calls: Sequence[GraphCall | Given | None], others: Sequence[GraphCall | Given | None]) -> bool:
@@ -119,6 +194,43 @@ class _Known:
             else:
                 made.append(call)
         return tuple(made)
+
+    def written(self) -> Any:
+        """All of it as JSON has it."""
+        calls = [
+            [recordings.written_sized(c[0], self.variables), c[1]]
+            if isinstance(c, tuple)
+            else c and recordings.written_calls([c])
+            for c in self.calls
+        ]
+        return {
+            "variables": [[v.name, v.lo, v.hi] for v in self.variables],
+            "places": self.places,
+            "fixed": self.fixed,
+            "calls": calls,
+        }
+
+    @staticmethod
+    def read(record: Any) -> _Known:
+        """All that was written."""
+        variables = tuple([Var(str(name), int(lo), int(hi)) for name, lo, hi in record["variables"]])
+        places = tuple([tuple(map(int, p)) for p in record["places"]])
+        fixed = tuple([(int(k), int(n)) for k, n in record["fixed"]])
+        calls: list[tuple[SizedTemplate, tuple[int, ...]] | Given | None] = []
+        for c in record["calls"]:
+            if c is not None and len(c) == 2:
+                template, uses = recordings.read_sized(c[0], variables), tuple(map(int, c[1]))
+                if len(uses) != len(template.placeholders):
+                    raise ValueError("a call on other inputs")
+                calls.append((template, uses))
+                continue
+            (given,) = (None,) if c is None else recordings.read_calls(c)
+            if isinstance(given, GraphCall):
+                raise ValueError("a call at one size")
+            calls.append(given)
+        if not variables or len(places) != len(variables) or not all(places):
+            raise ValueError("variables that are read nowhere")
+        return _Known(variables, places, fixed, tuple(calls))
 
 
 def _learned(
