@@ -11,6 +11,7 @@ LONG = {
         "test_conformance[ops of two floats]": "each float alone, and tests of ops",
         "test_conformance[ops of two longs]": "each float alone, and tests of ops",
         "test_conformance[ops of two]": "each float alone, and tests of ops",
+        "test_conformance[steps]": "the same on other devices",
         "test_conformance[threads of the host]": "the same on other devices",
         "test_conformance[wide indices]": "on other devices, with arithmetic",
     },
@@ -100,6 +101,7 @@ LONG = {
     },
     "examples/test_backend_c.py": {
         "test_it_conforms[whole]": "copies, memory, errors, what it says of itself, and tensors",
+        "test_it_is_listed": "it conforms",
     },
     "examples/test_finetune.py": {
         "test_a_run_learns_and_goes_on_bit_for_bit": "the same of examples/gpt.py",
@@ -140,7 +142,9 @@ LONG = {
         "test_float64[erf]": "float32, and four other functions",
         "test_float64[expm1]": "float32, and four other functions",
         "test_float64[log2]": "float32, and four other functions",
+        "test_float64[log]": "log in float32; two others in float64",
         "test_float64[sin]": "float32, and four other functions",
+        "test_float64[tanh]": "tanh in float32; two others in float64",
         "test_power_float64": "float32 in all its ways, and float64's logarithm and exponential",
     },
     "models/test_batch.py": {
@@ -148,11 +152,16 @@ LONG = {
         "test_a_sequence_has_the_tokens_that_it_has_alone[gpt2]": "qwen3",
     },
     "models/test_decoders.py": {
+        "test_layers_computed_again_give_the_same_gradients_from_less_memory":
+            "checkpoints, in autograd/test_checkpoint_numbers.py",
+        "test_prompts_of_unequal_lengths_go_on_as_alone[gemma3_text]": "another model",
         "test_steps_with_a_cache_give_what_the_whole_gives[llama]": "four other architectures",
         "test_steps_with_a_cache_give_what_the_whole_gives[phi3]": "four other architectures",
         "test_steps_with_a_cache_give_what_the_whole_gives[phi]": "four other architectures",
+        "test_steps_with_a_cache_give_what_the_whole_gives[qwen3]": "two other models",
     },
     "models/test_gguf.py": {
+        "test_a_file_gives_the_model_back[gemma3-BlockFormat.Q8_0]": "three other files",
         "test_a_file_gives_the_model_back[llama-BlockFormat.Q8_0]": "gemma3 in blocks, and four files",
         "test_a_file_gives_the_model_back[qwen3-BlockFormat.Q8_0]": "gemma3 in blocks, and four files",
     },
@@ -170,8 +179,12 @@ LONG = {
         "test_training_is_that_of_the_layers[8-True]": "two and seven",
     },
     "optim/test_steps.py": {
+        "test_a_batch_that_does_not_fit_changes_nothing_and_half_of_it_can_be_tried[new memory-zbcs]":
+            "three others",
         "test_a_batch_that_does_not_fit_changes_nothing_and_half_of_it_can_be_tried[new memory-zbsi]":
             "other orders of a step",
+        "test_a_batch_that_does_not_fit_changes_nothing_and_half_of_it_can_be_tried[new memory-zibs]":
+            "three others",
         "test_an_interrupt_leaves_no_half_step[new memory-False]": "old memory, both ways",
         "test_an_interrupt_leaves_no_half_step[new memory-True]": "old memory, both ways",
     },
@@ -193,10 +206,13 @@ LONG = {
             "other sizes and processors",
         "test_a_panel_of_unknown_depth_is_packed_in_blocks[(9, 401, 50)-small caches]":
             "other sizes and processors",
+        "test_a_panel_that_is_used_once_is_transposed_in_registers[130]": "two smaller ones",
         "test_a_stream_from_beyond_the_cache_is_moved_first[66-128-avx2]": "avx512",
         "test_a_stream_from_beyond_the_cache_is_moved_first[70-130-avx2]": "avx512",
         "test_a_stream_that_steps_from_line_to_line_is_used_in_blocks[avx2]": "avx512",
         "test_all_steps_of_a_tiles_rows_lie_together[avx2]": "avx512",
+        "test_gradients_of_a_convolution[avx2]": "AVX-512",
+        "test_gradients_of_a_convolution[small caches]": "AVX-512",
         "test_one_kernel_multiplies_matrices_of_all_sizes[(3, 200, 129)-avx2]": "other sizes and processors",
         "test_one_kernel_multiplies_matrices_of_all_sizes[(3, 200, 129)-small caches]":
             "other sizes and processors",
@@ -254,11 +270,13 @@ LONG = {
         "test_what_is_sorted_and_summed_up_by_basic_plans[<lambda>0]": "six others",
     },
     "scheduler/test_families.py": {
+        "test_training_over_any_length_has_few_plans[longer keys]": "eight others",
         "test_training_over_any_length_has_few_plans[rows cut and filled up]": "nine others",
         "test_training_over_any_length_has_few_plans[state]": "nine others",
         "test_training_over_any_length_has_few_plans[windows]": "nine others",
     },
     "scheduler/test_pinned.py": {
+        "test_meshes_give_the_bits_of_one_device[2]": "three devices",
         "test_sums_along_rows_are_those_of_slices[9001]": "shorter rows",
     },
     "scheduler/test_winograd.py": {
@@ -271,9 +289,14 @@ LONG = {
     },
     "sessions/test_reach.py": {
         "test_a_naive_model_decodes_token_by_token_in_two_plans[is_causal]": "three other ways to mask",
+        "test_a_naive_model_decodes_token_by_token_in_two_plans[masked_fill]": "two other masks",
     },
     "test_adding.py": {
-        "test_the_tests_of_a_tutorial_pass_with_its_change_and_fail_without[A pass]": "three other tutorials",
+        "test_the_tests_of_a_tutorial_pass_with_its_change_and_fail_without[A pass]": "the tutorial of a layer",
+        "test_the_tests_of_a_tutorial_pass_with_its_change_and_fail_without[A primitive op]":
+            "the tutorial of a layer",
+        "test_the_tests_of_a_tutorial_pass_with_its_change_and_fail_without[A schedule rule]":
+            "the tutorial of a layer",
     },
     "test_main.py": {
         "test_activations_of_a_file_are_rounded_where_that_is_asked_for[generate]": "serve",
@@ -283,14 +306,17 @@ LONG = {
     },
     "test_prepare.py": {
         "test_each_routine_computes_numbers[a policy of two actions]": "four actions",
+        "test_each_routine_computes_numbers[gradients of several batches]": "the other routines",
         "test_each_routine_computes_numbers[images of any size]":
             "others; a convolution's in scheduler/test_families.py",
         "test_each_routine_computes_numbers[images]": "others; networks of images",
+        "test_each_routine_computes_numbers[next tokens]": "the other routines",
         "test_each_routine_computes_numbers[recurrent layers, 10 wide]": "recurrent layers of other sizes",
         "test_each_routine_computes_numbers[recurrent layers, 100 wide]": "recurrent layers of other sizes",
         "test_each_routine_computes_numbers[recurrent layers, 32 wide]": "recurrent layers of other sizes",
         "test_each_routine_computes_numbers[sequences in windows]":
             "others; windows in scheduler/test_families.py",
+        "test_each_routine_computes_numbers[trees]": "the other routines",
         "test_recurrent_layers_of_other_sizes_need_no_compiler": "cells; products and single ops",
     },
     "test_scale.py": {
@@ -299,5 +325,20 @@ LONG = {
     "testing/test_strategies.py": {
         "test_every_op_and_dtype_turns_up": "the fuzzers themselves",
     },
+    "fuzz/test_transforms.py": {
+        "test_gradients_through_transforms_are_those_without[20]": "twenty others",
+    },
+    "nn/test_functional.py": {
+        "test_group[resampling]": "torch's samples of it",
+    },
+    "backends/cuda/test_warpgroups.py": {
+        "test_products_by_groups[bf16]": "bf16 with a or b transposed",
+    },
+    "backends/cuda/test_resources.py": {
+        "test_kernels[attention bf16, 256]": "two smaller heads",
+    },
+    "core/functional/test_integer_blocks.py": {
+        "test_all_devices_agree[Q6_K-opencl]": "the same on wgpu",
+        "test_all_devices_agree[Q8_0-opencl]": "two other formats",
+    },
 }  # fmt: skip
-"""By their file below `tests/`: what of their kind `make test` runs."""
