@@ -18,7 +18,7 @@ from operator import itemgetter
 from weft.ir.dtypes import DType
 from weft.ir.expr import Scalar, bits, normalize
 from weft.ir.graph import Attrs, Fill, Shape
-from weft.ir.index import Index, Int, Var, evaluate
+from weft.ir.index import Index, Int, Var, ceildiv, evaluate, substitute
 from weft.ir.ops import Op
 from weft.ir.template import GraphTemplate, LateTemplate, Row
 from weft.lazy_dataclass import dataclass
@@ -179,12 +179,50 @@ class _Form:
     number: Count | None
 
 
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Blocks that an axis is filled up to: the variable's number, and elements in a block."""
+
+    variable: int
+    length: int
+
+
+LEAST_BLOCK = 8
+"""The elements of a block from which on one is looked for: what a few sizes have in common with less may be chance."""
+
+
+def blocks_in(templates: Sequence[GraphTemplate], columns: Sequence[Column]) -> list[Blocks]:
+    """Blocks of a known length that an axis is filled up to in all of these, by how much is added to it."""
+    outlines = [inside(t) for t in templates]
+    if any(o.key != outlines[0].key for o in outlines):
+        return []
+    sizes = dict.fromkeys(zip(*[o.sizes for o in outlines], strict=True))
+    lengths = sorted({c[0] for c in sizes if c[0] >= LEAST_BLOCK and all(n == c[0] for n in c)})
+    return [
+        Blocks(k, length)
+        for k, column in enumerate(columns)
+        for length in lengths
+        if (added := tuple([-n % length for n in column])) in sizes and any(n != added[0] for n in added)
+    ]
+
+
 def learned(
-    templates: Sequence[GraphTemplate], variables: Sequence[tuple[Column, Var]], halves: bool = False
+    templates: Sequence[GraphTemplate],
+    variables: Sequence[tuple[Column, Var]],
+    halves: bool = False,
+    blocks: Blocks | None = None,
 ) -> SizedTemplate | None:
     """The template of which these are those for the values of the variables; None where there is none. `halves`: sizes
-    may be halves of these, rounded."""
+    may be halves of these, rounded; with `blocks`, they may follow from their number."""
     sizes_of = HALVES if halves else POLYNOMIALS
+    known, given = list(variables), dict[Var, Int]()
+    if blocks is not None:
+        column, v = variables[blocks.variable]
+        for name, factor in (("blocks", 1), ("filled", blocks.length)):
+            whole = tuple([ceildiv(n, blocks.length) * factor for n in column])
+            stands = Var(name, 0, max(whole))
+            known.append((whole, stands))
+            given[stands] = ceildiv(v, blocks.length) * factor
     outlines = [inside(t) for t in templates]
     first, own = templates[0], outlines[0]
     if any(o.key != own.key for o in outlines):
@@ -194,7 +232,8 @@ def learned(
     def size(column: Column) -> Int:
         if column not in forms:
             same = all(x == column[0] for x in column)
-            forms[column] = column[0] if same else expressed(column, variables, sizes_of)
+            e = column[0] if same else expressed(column, known, sizes_of)
+            forms[column] = None if e is None else substitute(e, given)
         found = forms[column]
         if found is None:
             raise _NoFormError

@@ -20,7 +20,7 @@ from tests.core.composed import test_sized
 from tests.core.composed.test_halves import CASES
 from tests.core.composed.test_sized import LEARNED, leaf
 from weft import Tensor, disk_cache
-from weft.core.composed import composite, sized
+from weft.core.composed import composite, learned, sized
 from weft.core.execute import recordings
 
 SIZES = (9, 21, 33, 42)
@@ -146,7 +146,7 @@ def test_second_derivatives_are_those_of_the_function(recorded: list[str]) -> No
 
 def test_all_that_is_recorded_can_be_read_again(recorded: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the functions of many kinds: the calls that are read are those that were written."""
-    seen: list[sized.Calls] = []
+    seen: list[learned.Calls] = []
     add = sized.SizedCalls.add
     monkeypatch.setattr(
         sized.SizedCalls, "add", lambda own, sizes, calls: (seen.append(calls), add(own, sizes, calls))
@@ -162,7 +162,7 @@ def test_all_that_is_recorded_can_be_read_again(recorded: list[str], monkeypatch
     for calls in seen:
         written = recordings.written_calls(calls)
         assert written is not None
-        assert sized.alike(recordings.read_calls(json.loads(json.dumps(written))), calls)
+        assert learned.alike(recordings.read_calls(json.loads(json.dumps(written))), calls)
 
 
 def _record_of(name: str) -> tuple[str, Any]:

@@ -60,6 +60,9 @@ LEARNED: dict[str, Callable[[int], Tensor]] = {
     "convolution": lambda n: F.conv1d(leaf(2, 3, n), leaf(5, 3, 3), padding=1),
     "batch norm of images": lambda n: batch_norm(n, 3, n + 7, n + 7),
     "batch norm of rows": lambda n: batch_norm(n, 70),
+    "running sums": lambda n: leaf(3, 400 + n).cumsum(1),
+    "running sums of columns": lambda n: leaf(400 + n, 7).cumsum(0),
+    "running sums of a part": lambda n: leaf(n, 400 + n).cumsum(1),
     "pooled images": lambda n: F.max_pool2d(leaf(3, 70, n, n + 7), 2),
 }  # fmt: skip
 
@@ -341,3 +344,34 @@ def test_samples_are_bounded() -> None:
         calls.add((n,), ())
     assert len(calls.samples) == sized.SIZES_KEPT
     assert len(calls._latest()) == sized.SAMPLES + sized.TRIES
+
+
+def test_running_sums_are_made_for_all_sizes_but_a_few(recorded: list[int]) -> None:
+    """Those at which little is added to the last block, or sizes coincide; each is what is recorded there."""
+    for n in (250, 251, 252):
+        leaf(n).cumsum(0)
+    before = len(recorded)
+    for n in range(253, 550):
+        x = leaf(n)
+        np.testing.assert_array_equal(
+            x.cumsum(0).detach().numpy(), composite.without_calls(weft.cumsum)(x, 0).detach().numpy()
+        )
+    assert len(recorded) - before < 297 // 4
+
+
+@pytest.mark.parametrize("more", [0, 1, 3, 15])
+@pytest.mark.parametrize("length", [8, 16, 32])
+def test_what_is_not_of_whole_blocks_is_recorded(length: int, more: int) -> None:
+    """Which is looked at where forms are verified."""
+
+    @composite.composite
+    def parts(x: Tensor) -> Tensor:
+        n = x.shape[0]
+        whole = weft.cat([x, weft.zeros(-n % length)]) * 2
+        return whole.reshape(-1, length).sum(1)[: max((n + more) // length, 1)].exp()
+
+    for n in (50, 55, 61, 63, 64, 65, 66, 70, 79, 80, 81, 95, 96, 97, 111, 113, 126, 127, 130, 200, 255, 300):
+        x = leaf(n)
+        np.testing.assert_array_equal(
+            parts(x).detach().numpy(), composite.without_calls(parts)(x).detach().numpy()
+        )

@@ -31,8 +31,9 @@ from weft.autograd.repeated import rules_of
 from weft.autograd.value import Value
 from weft.core.args.defaults import get_default_dtype
 from weft.core.args.handle import Handle, wrap, wrap_constant, wrap_untracked
+from weft.core.composed.learned import Calls, Sizes, alike
 from weft.core.composed.precision import rounded_once
-from weft.core.composed.sized import Calls, SizedCalls, Sizes, alike
+from weft.core.composed.sized import SizedCalls
 from weft.core.execute import recordings
 from weft.errors import WeftError, wraps_calls
 from weft.ir import graph

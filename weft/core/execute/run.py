@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from weft.ir.index import Var
     from weft.ir.template import GraphTemplate
     from weft.scheduler.signature import Held
-    from weft.scheduler.sized import SizedTemplate
+    from weft.scheduler.sized import Blocks, SizedTemplate
     from weft.scheduler.spent import Spent
 
     Array: TypeAlias = np.ndarray[Any, Any]
@@ -310,9 +310,19 @@ def get_num_threads() -> int:
 
 
 def learned_template(
-    templates: Sequence[GraphTemplate], variables: Sequence[tuple[tuple[int, ...], Var]], halves: bool
+    templates: Sequence[GraphTemplate],
+    variables: Sequence[tuple[tuple[int, ...], Var]],
+    halves: bool,
+    blocks: Blocks | None = None,
 ) -> SizedTemplate | None:
     """The template of which these are those for the values of the variables; None where there is none."""
     from weft.scheduler.sized import learned
 
-    return learned(templates, variables, halves)
+    return learned(templates, variables, halves, blocks)
+
+
+def blocks_in(templates: Sequence[GraphTemplate], columns: Sequence[tuple[int, ...]]) -> list[Blocks]:
+    """Blocks that an axis is filled up to in all of these templates."""
+    from weft.scheduler.sized import blocks_in
+
+    return blocks_in(templates, columns)

@@ -20,7 +20,8 @@ from weft import settings
 from weft.autograd.context import context, device_of_files, main
 from weft.autograd.repeated import UntoldError, comes_again, told
 from weft.autograd.value import HOOKS, Value
-from weft.core.composed.sized import Calls, SizedCalls, Sizes, alike
+from weft.core.composed.learned import Calls, Sizes, alike
+from weft.core.composed.sized import SizedCalls
 from weft.ir.calls import Given, GraphCall
 from weft.ir.errors import IRError
 from weft.ir.forks import forkable
