@@ -139,18 +139,14 @@ def _cut(nodes: Sequence[Node], sig: Signature, device: Device) -> Sequence[Sequ
     """The segments of a graph; None where it has a plan, or is better planned as a whole."""
     if sig.variables or sig.homeless or sig.key.pinned or settings.deterministic():
         return None
-    structure = hash(outline_like_before(sig.key.rows).key)
-    if structure in _memory.whole and families.known(sig, device) is not None:
+    if (device, sig.key, ()) in _plans or families.known(sig, device) is not None:
         return None
     order = repeats.candidates(nodes)
-    if not order or (device, sig.key, ()) in _plans:
+    if not order:
         return None
     kinds = repeats.kinds_of(order)
-    changes = _memory.changes(frozenset(kinds), structure)
+    changes = _memory.changes(frozenset(kinds), hash(outline_like_before(sig.key.rows).key))
     if not changes and (len(order) < repeats.MANY_NODES or disk_cache.has(sig, device)):
-        return None
-    if families.known(sig, device) is not None:
-        _memory.is_whole(structure)
         return None
     return repeats.segments(nodes, order, kinds, _memory, changes)
 

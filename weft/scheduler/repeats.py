@@ -105,13 +105,6 @@ class Memory:
     programs: list[_Program] = field(default_factory=list[_Program])
     ends: dict[frozenset[Kind], None] = field(default_factory=dict[frozenset[Kind], None])
     segments: dict[Segment, None] = field(default_factory=dict[Segment, None])
-    whole: dict[int, None] = field(default_factory=dict[int, None])
-    """The hashes of structures that came before and had the plan of a family."""
-
-    def is_whole(self, structure: int) -> None:
-        """Remember that graphs of this structure have the plan of a family."""
-        self.whole[structure] = None
-        _forget_oldest(self.whole, SEGMENTS_KEPT)
 
     def changes(self, kinds: frozenset[Kind], structure: int) -> bool:
         """True where graphs of these kinds of nodes came in many structures, this one included."""
