@@ -20,8 +20,10 @@ from tests.core.composed import test_sized
 from tests.core.composed.test_halves import CASES
 from tests.core.composed.test_sized import LEARNED, leaf
 from weft import Tensor, disk_cache
+from weft.backends import registry
 from weft.core.composed import composite, learned, sized
 from weft.core.execute import recordings
+from weft.errors import DeviceError
 
 SIZES = (9, 21, 33, 42)
 
@@ -240,6 +242,23 @@ def test_functions_that_are_not_found_by_their_names_are_not_kept(recorded: list
     assert [f.name for f in composite._families.values()] == [None]
     _next_process()
     np.testing.assert_array_equal(softmax(x, -1).numpy(), want.numpy())
+
+
+def test_nothing_is_kept_where_there_is_no_device(
+    recorded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = weft.ones(3, 4, device="meta", requires_grad=True)
+    assert F.softmax(x, -1).sum().shape == ()
+    y = leaf(3, 4)
+
+    def gone(name: str) -> Any:
+        raise DeviceError(f"{name} is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "open_device", gone)
+        F.softmax(y, -1)
+    assert [f.name for f in composite._families.values()] == [None, None]
+    _next_process()
 
 
 def test_modes_and_numbers_are_part_of_the_name(recorded: list[str]) -> None:
