@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import settings
 
-from tests.long_tests import LONG
+from tests.long_tests import LONG, is_named
 
 os.environ["WEFT_VERIFY"] = "1"
 os.environ["WEFT_TIERS"] = "0"
@@ -37,8 +37,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         file = item.path.relative_to(here).as_posix() if item.path.is_relative_to(here) else ""
         name = item.nodeid.partition("::")[2]
-        found[name in LONG.get(file, ())].append(item)
-        left.get(file, set()).discard(name)
+        named = [n for n in LONG.get(file, ()) if is_named(name, n)]
+        found[bool(named)].append(item)
+        left.get(file, set()).difference_update(named)
     collected = {i.path for i in items}
     if gone := [
         f"{file}::{n}"

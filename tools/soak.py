@@ -76,7 +76,6 @@ def tables() -> dict[str, tuple[int, int]]:
         "segments": (len(realize._memory.segments), repeats.SEGMENTS_KEPT),
         "ends": (len(realize._memory.ends), repeats.ENDS_KEPT),
         "kinds of programs": (len(realize._memory.programs), repeats.PROGRAMS_KEPT),
-        "structures not cut": (len(realize._memory.whole), repeats.SEGMENTS_KEPT),
         "composites": (len(composite._entries), composite.KEPT),
         "copies of views": (len(views._copied), views.COPIES_KEPT),
         "backward passes": (len(repeated._known), repeated.KEPT),

