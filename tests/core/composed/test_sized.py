@@ -375,3 +375,19 @@ def test_what_is_not_of_whole_blocks_is_recorded(length: int, more: int) -> None
         np.testing.assert_array_equal(
             parts(x).detach().numpy(), composite.without_calls(parts)(x).detach().numpy()
         )
+
+
+def test_what_grows_from_few_elements_is_learned_in_time(recorded: list[int]) -> None:
+    """A running sum of up to 32 elements is another graph; a wide axis beside it is no reason to give up."""
+    for n in range(4, 400):
+        leaf(n, 500).cumsum(0)
+    assert len(recorded) < 200
+
+
+def test_a_function_that_is_never_learned_is_tried_a_few_times() -> None:
+    calls, seen = sized.SizedCalls(), list[sized.Sizes]()
+    for n in range(1, 200):
+        for sizes in ((n, 4096), (0, n)):
+            if calls.at(sizes, lambda s: (seen.append(s), None)[1]) is None:
+                calls.add(sizes, ())
+    assert calls.tries <= sized.TRIES + 20

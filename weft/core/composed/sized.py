@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field
+from math import prod
 from typing import Any
 
 from weft.core.composed.learned import Calls, Known, Sizes, learned
@@ -21,8 +22,8 @@ SAMPLES = 2
 """Recordings before something is learned: that takes some more."""
 
 TRIES = 3
-"""Times that something is learned: sizes may outgrow what was learned, or turn out to be several. Where they are twice
-as large, it is tried again: graphs for few elements may differ from those for more."""
+"""Times that something is learned: sizes may outgrow what was learned, or turn out to be several. Where their product is
+twice as large, it is tried again: graphs for few elements may differ from those for more."""
 
 SIZES_KEPT = 64
 """Sizes at which recordings are kept, of functions of which nothing is learned: the latest ones."""
@@ -35,7 +36,7 @@ class SizedCalls:
     samples: dict[Sizes, Calls] = field(default_factory=dict[Sizes, Calls])
     tries: int = 0
     tried_at: int = 0
-    """The largest size when it was tried last."""
+    """The product of the sizes when it was tried last."""
     known: Known | None = None
     stored: _Stored | None = None
     """The work of earlier processes."""
@@ -50,15 +51,15 @@ class SizedCalls:
         made = None if known is None else known.at(sizes)
         if made is None:
             made = self._recorded_at(sizes)
-        largest = max(sizes, default=0)
         if made is not None or (known is not None and known.covers(sizes)):
             return made
-        if self.tries >= TRIES and largest < 2 * self.tried_at:
+        volume = prod([max(n, 1) for n in sizes])
+        if self.tries >= TRIES and volume < 2 * self.tried_at:
             return None
         samples = self._latest()
         if len(samples) < SAMPLES:
             return None
-        self.tries, self.tried_at, self.changed = self.tries + 1, largest, True
+        self.tries, self.tried_at, self.changed = self.tries + 1, volume, True
         found = learned(samples, sizes, record)
         if found is None:
             return None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 KIND = "recorded"
 
-NO_SENSE = (ValueError, KeyError, TypeError, IndexError, AttributeError)
+NO_SENSE = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
 """Errors of reading a record that makes no sense; it counts as absent."""
 
 
