@@ -5,7 +5,6 @@
 What is read refers to nothing that is not there: it is a ValueError or the like otherwise. Whoever keeps a record does
 so under a name from which the graph follows.
 """
-# Tests: tests/core/composed/test_recordings.py
 
 from __future__ import annotations
 

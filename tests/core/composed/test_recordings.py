@@ -24,6 +24,7 @@ from weft.backends import registry
 from weft.core.composed import composite, learned, sized
 from weft.core.execute import recordings
 from weft.errors import DeviceError
+from weft.scheduler import disk_cache as plans
 
 SIZES = (9, 21, 33, 42)
 
@@ -227,6 +228,16 @@ def test_what_other_sources_built_is_not_found(recorded: list[str], monkeypatch:
     recorded.clear()
     state = disk_cache.state
     monkeypatch.setattr(disk_cache, "state", lambda folders: state(folders) + "changed")
+    F.softmax(leaf(9, 64), -1)
+    assert recorded == ["softmax"]
+
+
+def test_what_another_device_records_is_its_own(recorded: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of another machine, on whose folder this one works."""
+    F.softmax(leaf(9, 64), -1)
+    _next_process()
+    recorded.clear()
+    monkeypatch.setattr(plans, "device_key", lambda device: "another processor")
     F.softmax(leaf(9, 64), -1)
     assert recorded == ["softmax"]
 
