@@ -278,3 +278,24 @@ def test_clear_removes_entries_and_nothing_else(folder: Path) -> None:
 
 def test_parts_of_a_key_are_kept_apart() -> None:
     assert disk_cache.digest("ab", "c") != disk_cache.digest("a", "bc")
+
+
+def test_the_state_of_sources_is_that_of_their_sizes_and_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_cache, "_HOME", str(tmp_path))
+    state = disk_cache.state.__wrapped__
+    (tmp_path / "core" / "part" / "__pycache__").mkdir(parents=True)
+    source = tmp_path / "core" / "part" / "a.py"
+    source.write_text("x = 1")
+    found = [state(("core",))]
+    (tmp_path / "core" / "part" / "__pycache__" / "a.py").write_text("")
+    (tmp_path / "core" / "notes.txt").write_text("")
+    assert state(("core",)) == found[0]
+    source.write_text("x = 10")
+    found.append(state(("core",)))
+    os.utime(source, (1, 1))
+    found.append(state(("core",)))
+    (tmp_path / "core" / "b.py").write_text("")
+    found.append(state(("core",)))
+    assert len({*found}) == 4

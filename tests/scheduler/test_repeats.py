@@ -269,3 +269,15 @@ def test_graphs_of_two_programs_are_told_apart() -> None:
     assert [memory.changes(one if k % 2 else other, k) for k in range(8)] == [False] * 6 + [True] * 2
     assert not any(memory.changes(frozenset(range(k, k + 9)), 0) for k in range(1000, 3000, 9))
     assert len(memory.programs) == repeats.PROGRAMS_KEPT
+
+
+def test_what_has_a_plan_for_all_sizes_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    candidates = repeats.candidates
+    monkeypatch.setattr(repeats, "candidates", lambda nodes: (looked.append(1), candidates(nodes))[1])
+    for n in (50, 61, 73, 97):
+        x = weft.tensor(np.linspace(0, 1, n, dtype=np.float32))
+        for k in range(60):
+            x = (x * (1 + k / 64)).sin() + 0.25
+        assert x.sum().isfinite()
+    assert len(looked) == 2

@@ -391,3 +391,36 @@ def test_a_function_that_is_never_learned_is_tried_a_few_times() -> None:
             if calls.at(sizes, lambda s: (seen.append(s), None)[1]) is None:
                 calls.add(sizes, ())
     assert calls.tries <= sized.TRIES + 20
+
+
+def test_an_attempt_that_fails_leaves_what_was_known(
+    recorded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in (9, 21, 33):
+        F.gelu(leaf(n, 64))
+    monkeypatch.setattr(sized, "learned", lambda *_: None)
+    F.gelu(leaf(5000, 64))
+    recorded.clear()
+    F.gelu(leaf(40, 64))
+    assert not recorded
+
+
+def test_how_often_it_was_tried_is_kept() -> None:
+    calls = sized.SizedCalls()
+    for n in range(5, 20):
+        if calls.at((n, 8), lambda _: None) is None:
+            calls.add((n, 8), (None,))
+    again = sized.SizedCalls.read(calls.written(), 1)
+    assert (again.tries, again.tried_at) == (calls.tries, calls.tried_at) and calls.tries >= sized.TRIES
+    assert [again.at((n, 8), lambda _: None) for n in range(5, 20)] == [(None,)] * 15
+
+
+def test_what_is_learned_of_blocks_serves_fewer_than_came(recorded: list[int]) -> None:
+    for n in (250, 251, 252):
+        leaf(n).cumsum(0)
+    recorded.clear()
+    x = leaf(100)
+    np.testing.assert_allclose(
+        x.cumsum(0).detach().numpy(), np.cumsum(x.detach().numpy()), rtol=1e-4, atol=1e-4
+    )
+    assert not recorded

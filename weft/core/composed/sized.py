@@ -22,8 +22,8 @@ SAMPLES = 2
 """Recordings before something is learned: that takes some more."""
 
 TRIES = 3
-"""Times that something is learned: sizes may outgrow what was learned, or turn out to be several. Where their product is
-twice as large, it is tried again: graphs for few elements may differ from those for more."""
+"""Times that something is learned: sizes may outgrow what was learned, or turn out to be several. Where their
+product is twice as large, it is tried again: graphs for few elements may differ from those for more."""
 
 SIZES_KEPT = 64
 """Sizes at which recordings are kept, of functions of which nothing is learned: the latest ones."""

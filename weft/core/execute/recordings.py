@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft import settings
-from weft.core.execute.run import META
 from weft.errors import WeftError
 from weft.ir.dtypes import DType
 from weft.ir.placement import is_mesh
@@ -43,11 +42,11 @@ def name_of(function: Callable[..., Any], facts: Sequence[Any], devices: Iterabl
     from weft.scheduler.disk_cache import device_key
 
     places = sorted({d for d in devices if d is not None})
-    if any(d == META or is_mesh(d) for d in places):
+    if any(map(is_mesh, places)):
         return None
     try:
         keys = [f"{d} {device_key(open_device(d))}" for d in places]
-    except (WeftError, OSError):  # whoever computes something there is told
+    except (WeftError, OSError):  # meta, or gone: whoever computes something there is told
         return None
     return disk_cache.digest(
         f"{function.__module__}.{function.__qualname__}",
