@@ -133,8 +133,9 @@ $(VENV)/models.stamp: $(VENV)/dev.stamp
 	$(PIP) 'transformers==5.23.0' 'diffusers==0.42.1'
 	@touch $@
 
+# What a test run imports is compiled when it is: pip would compile all, on one core, in half a minute.
 # torch is one more reference to compare gradients with: a CPU build or none, the tests that use it say when it is absent.
 $(VENV)/dev.stamp: pyproject.toml | $(BIN)/python
-	$(PIP) --editable '.[dev]'
-	$(PIP) 'torch==2.13.0+cpu' || echo "no CPU build of torch 2.13.0 to be had: the comparisons with torch are left out"
+	$(PIP) --no-compile --editable '.[dev]'
+	$(PIP) --no-compile 'torch==2.13.0+cpu' || echo "no CPU build of torch 2.13.0 to be had: the comparisons with torch are left out"
 	@touch $@

@@ -14,6 +14,12 @@ def is_named(test: str, name: str) -> bool:
 
 
 LONG = {
+    "autograd/test_vjp.py": {
+        "test_products_that_scatter_know_higher_derivatives": "second derivatives of each against differences",
+    },
+    "backends/cpu/test_ops.py": {
+        "test_constant_operands": "operands that vary, and pairs of special values",
+    },
     "backends/cuda/test_conformance.py": {
         "test_conformance[ops of two doubles]": "each float alone, and tests of ops",
         "test_conformance[ops of two floats]": "each float alone, and tests of ops",
@@ -54,6 +60,7 @@ LONG = {
     },
     "core/compile/test_over_devices.py": {
         "test_dropout_tables_norms_counters_and_constants_are_those_of_one_device[None]": "the mode same",
+        "test_dropout_tables_norms_counters_and_constants_are_those_of_one_device[same]": "each alone",
         "test_eight_devices_give_the_bits_of_one": "two and three",
         "test_gradients_are_used_inside_and_outside_wherever_they_lie[accumulated]": "used inside",
         "test_gradients_are_used_inside_and_outside_wherever_they_lie[made anew]": "used inside",
@@ -61,6 +68,7 @@ LONG = {
         "test_what_is_explained_is_what_runs[512]": "9 rows",
     },
     "core/composed/test_halves.py": {
+        "test_a_function_is_float32_inside[...-bfloat16]": "the same by float16",
         "test_other_devices_agree[opencl]": "dummy; each function on the cpu",
     },
     "core/execute/test_explained_meshes.py": {
@@ -93,6 +101,7 @@ LONG = {
         "test_ten_steps_of_a_transformer_have_the_bits_of_one_device": "perceptrons on 1 to 4",
     },
     "distributed/test_load.py": {
+        "test_a_device_that_slows_down_for_good_gets_less_to_do": "other loads",
         "test_values_are_those_of_one_device_throughout": "noise, a slow device, recovery",
     },
     "distributed/test_speeds.py": {
@@ -101,6 +110,7 @@ LONG = {
         "test_a_training_step_takes_its_work_over_the_sum_of_speeds[SGD-8192-256-100000000000.0-1.025]":
             "another farm",
         "test_blocks_by_speed_have_the_bits_of_one_device": "steps by the sum of speeds",
+        "test_gradients_stay_where_they_are_made": "a step's time over the sum of speeds",
     },
     "distributed/test_training.py": {
         "TestTraining::test_by_batches[transformer]": "perceptrons; transformers in scheduler/spmd",
@@ -112,7 +122,11 @@ LONG = {
         "test_it_is_listed": "it conforms",
     },
     "examples/test_finetune.py": {
+        "test_a_limit_holds": "steps within limits in optim/test_steps.py",
         "test_a_run_learns_and_goes_on_bit_for_bit": "the same of examples/gpt.py",
+    },
+    "examples/test_gpt.py": {
+        "test_a_run_that_was_stopped_goes_on_bit_for_bit": "examples/test_finetune.py does, too",
     },
     "examples/test_sharded.py": {
         "test_one_script_has_the_same_bits_on_all_devices": "tests/distributed/test_bits.py",
@@ -121,6 +135,8 @@ LONG = {
         "test_basic_plans_of_random_loops_compute_what_final_ones_do": "basic plans without loops",
     },
     "fuzz/test_families.py": {
+        "test_every_size_and_number_is_right[cpu:0-10]":
+            "dummy:0, and named structures in scheduler/test_families.py",
         "test_every_size_and_number_is_right[cpu:0-30]": "the first ten",
         "test_every_size_and_number_is_right_on_basic_plans": "final plans; basic ones in test_basic.py",
     },
@@ -129,6 +145,9 @@ LONG = {
     },
     "fuzz/test_programs.py": {
         "test_plans_serve_other_values_of_the_same_structure[dummy:0]": "cpu:0",
+    },
+    "fuzz/test_session_models.py": {
+        "test_edits_of_models_give_the_bits_of_a_session_that_starts_anew[cpu:0-20]": "dummy:0",
     },
     "fuzz/test_variables.py": {
         "test_kernels_are_right_at_both_bounds_and_around_whole_vectors[cpu:0-200-sizes0-gradient of image]":
@@ -177,6 +196,9 @@ LONG = {
         "test_texts_become_what_the_whole_vocabulary_makes_of_them[llama-changes0]":
             "four other vocabularies",
     },
+    "models/test_klein.py": {
+        "test_an_image_follows_its_seed_and_is_what_its_steps_give": "its parts, and the pipeline from a folder",
+    },
     "models/test_speculation.py": {
         "test_guesses_change_no_likeliest_token[gemma3_text]": "two other architectures",
         "test_guesses_change_no_likeliest_token[phi]": "two other architectures",
@@ -199,6 +221,9 @@ LONG = {
     "scheduler/kernelize/test_decisions.py": {
         "test_kernels_compute_what_the_graph_means[prologue of windows]": "102 other graphs",
         "test_kernels_compute_what_the_graph_means[scales of blocks for many rows]": "102 other graphs",
+    },
+    "scheduler/optimize/test_abreast.py": {
+        "test_as_numpy_computes_it[float64-...": "three other dtypes",
     },
     "scheduler/optimize/test_contraction.py": {
         "test_a_factor_that_lies_in_panels_is_read_there[small caches...]": "other processors",
@@ -273,10 +298,14 @@ LONG = {
         "test_what_is_sorted_and_summed_up_by_basic_plans[<lambda>0]": "six others",
     },
     "scheduler/test_families.py": {
+        "test_images_that_are_halved_and_doubled_have_few_plans": "sequences that are",
         "test_training_over_any_length_has_few_plans[longer keys]": "eight others",
         "test_training_over_any_length_has_few_plans[rows cut and filled up]": "nine others",
         "test_training_over_any_length_has_few_plans[state]": "nine others",
         "test_training_over_any_length_has_few_plans[windows]": "nine others",
+    },
+    "scheduler/test_mesh_plans.py": {
+        "test_ten_compiled_steps_are_those_of_one_device": "steps in scheduler/spmd/test_plan.py",
     },
     "scheduler/test_pinned.py": {
         "test_meshes_give_the_bits_of_one_device[2]": "three devices",
@@ -301,6 +330,9 @@ LONG = {
             "the tutorial of a layer",
         "test_the_tests_of_a_tutorial_pass_with_its_change_and_fail_without[A schedule rule]":
             "the tutorial of a layer",
+    },
+    "test_caches.py": {
+        "test_a_soak_with_small_bounds_is_flat": "tests of each cache's bound",
     },
     "test_main.py": {
         "test_activations_of_a_file_are_rounded_where_that_is_asked_for[generate]": "serve",
@@ -330,7 +362,9 @@ LONG = {
         "test_every_op_and_dtype_turns_up": "the fuzzers themselves",
     },
     "fuzz/test_transforms.py": {
+        "test_gradients_through_transforms_are_those_without[10]": "another seed",
         "test_gradients_through_transforms_are_those_without[20]": "twenty others",
+        "test_gradients_through_transforms_are_those_without[30]": "another seed",
     },
     "nn/test_functional.py": {
         "test_group[resampling]": "torch's samples of it",

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import entry_points, requires, version
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,11 @@ def test_pip_installs_four_packages_beside_weft() -> None:
 BAD_BEGINNINGS = re.compile(r"(What|Whether|Those|Which|How|Where|That|Of|Who|When|Whose|Why)\b")
 
 
+@cache
+def syntax(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def documentation(module: ast.Module) -> Iterator[tuple[int, str]]:
     """Docstrings, and the strings after constants and fields."""
     for n in ast.walk(module):
@@ -124,7 +130,7 @@ def test_docstrings_begin_with_a_noun_phrase_or_a_verb() -> None:
     wrong = [
         f"{path.relative_to(WEFT.parent)}:{line}: {text.splitlines()[0]}"
         for path in sorted(WEFT.rglob("*.py"))
-        for line, text in documentation(ast.parse(path.read_text(encoding="utf-8")))
+        for line, text in documentation(syntax(path))
         if BAD_BEGINNINGS.match(text)
     ]
     assert not wrong, "\n".join(wrong)
@@ -170,7 +176,7 @@ def test_no_local_function_that_is_dropped_calls_itself() -> None:
     """Such a function is a cycle, and keeps what it knows, as tensors, until Python's collector runs."""
     found: list[str] = []
     for path in sorted(p for part in PER_CALL for p in (WEFT / part).rglob("*.py")):
-        for outer in ast.walk(ast.parse(path.read_text())):
+        for outer in ast.walk(syntax(path)):
             if isinstance(outer, ast.FunctionDef):
                 found += [f"{path.relative_to(WEFT)}: {outer.name}.{name}" for name in _recursive(outer)]
     assert found == []

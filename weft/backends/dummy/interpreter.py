@@ -337,7 +337,7 @@ class _Machine:
             return offset
         at = offset if _differs(offset) else np.full(lanes.mask.shape, offset)
         at = at if lanes.full else at[lanes.mask]
-        if at.view(np.uint64).max() >= m.size:  # as one that is negative is, read so
+        if np.count_nonzero(at.view(np.uint64) >= m.size):  # as one that is negative is, read so
             lowest = at.min()
             raise self.outside(m, lowest if lowest < 0 else at.max())
         return at + (m.lane_base if lanes.full else m.lane_base[lanes.mask]) if apart else at
@@ -346,9 +346,11 @@ class _Machine:
         return self.fail(f"offset {offset} is outside {m.buffer.name}, which has {m.size} elements")
 
     def check_initialized(self, m: _Memory, at: Array) -> None:
-        if m.initialized is not None and not m.initialized[at].all():
-            bad = np.atleast_1d(at)[~np.atleast_1d(m.initialized[at])][0]
-            raise self.fail(f"{m.buffer.name}[{bad % max(1, m.size)}] is read before it is written")
+        known = m.initialized
+        if known is None or (np.count_nonzero(known[at]) == at.size if _differs(at) else known[at]):
+            return
+        bad = np.atleast_1d(at)[~np.atleast_1d(known[at])][0]
+        raise self.fail(f"{m.buffer.name}[{bad % max(1, m.size)}] is read before it is written")
 
     def touch(self, m: _Memory, at: Array, frame: _Frame, writes: bool) -> None:
         """Note who touches these elements; refuse what another task of the same loop has written, or read."""
@@ -358,13 +360,15 @@ class _Machine:
         for tasks, me in frame.tasks[m.depth :]:
             writers = tasks.writers.setdefault(m, np.full(m.data.size, _NOBODY))
             readers = tasks.readers.setdefault(m, np.full(m.data.size, _NOBODY))
-            others = ~np.isin(writers[at], (_NOBODY, me))
+            wrote, read = writers[at], readers[at]
+            others = (wrote != me) & (wrote != _NOBODY)
+            elsewhere = (read != me) & (read != _NOBODY)
             if writes:
-                others |= ~np.isin(readers[at], (_NOBODY, me))
+                others |= elsewhere
                 writers[at] = me
             else:
-                readers[at] = np.where(np.isin(readers[at], (_NOBODY, me)), me, _SEVERAL)
-            if np.any(others):
+                readers[at] = np.where(elsewhere, _SEVERAL, me)
+            if np.count_nonzero(others):
                 raise self.fail(
                     f"{m.buffer.name}[{at[others][0]}] is shared by iterations that run independently"
                 )
