@@ -198,6 +198,20 @@ def test_what_a_product_reads_is_stored_in_its_order() -> None:
     assert specs[1].algorithm.params[0].shape == (16, 12)
 
 
+@pytest.mark.parametrize(("columns", "count"), [(96, 2), (40, 1)])
+def test_heads_are_joined_before_a_product_that_sums_over_them(columns: int, count: int) -> None:
+    """The gradient of heads, (query .. value, batch, head, token, channel), times the weight that they came from: each
+    element is found by a quotient and a remainder, for each panel of columns, unless it is copied."""
+    heads = tensor(3, 2, 4, 25, 16).permute(1, 3, 0, 2, 4)
+    assert len(kernels(heads.reshape(2, 25, 192) @ tensor(192, columns))) == count
+    assert len(kernels(heads.reshape(50, 192) @ tensor(192, columns))) == count
+
+
+def test_windows_are_read_where_they_are_by_a_product_that_sums_channels() -> None:
+    parts = tensor(8, 7, 8, 7, 64).permute(0, 2, 1, 3, 4)
+    assert len(kernels(parts.reshape(64, 49, 64) @ tensor(64, 96))) == 1
+
+
 @pytest.mark.parametrize("make", [weft.optim.Adam, weft.optim.AdamW])
 def test_an_optimizer_step_is_one_kernel_per_parameter(make: Callable[..., weft.optim.Adam]) -> None:
     params = [tensor(4, 6), tensor(6), tensor(3, 4), tensor(1), tensor()]

@@ -158,6 +158,15 @@ def test_rows_at_awkward_places_are_found_once_for_all_steps() -> None:
     assert kernel.nests["sum"].scope is Scope.REGISTER and "sum_lanes" not in kernel.nests
 
 
+def test_rows_of_a_tile_lie_close_where_runs_are_short() -> None:
+    """Heads of many windows from memory, summed: rows of a window are neighbours, those of several are pages apart."""
+    a, w = normal(3, 12, 2, 18, 32), normal(3, 2, 32, 24, seed=1)
+    kernel, got = scheduled(lambda a, w: weft.einsum("cbhtd,chdn->btn", a, w), [a, w], info(32, 16, 8 << 10))
+    close(got, np.einsum("cbhtd,chdn->btn", a, w))
+    axes = next(p for p in kernel.decisions.picks if p.name == "contraction.axes")
+    assert axes.option == "lanes k1, rows j1"
+
+
 def test_windows_are_of_blocks_that_share_little() -> None:
     """Three by three taps of 8 x 8 places: windows of one place copy each element nine times, of blocks hardly once."""
     x, w = normal(1, 4, 8, 8), normal(16, 4, 3, 3, seed=1)

@@ -26,6 +26,10 @@ PANEL_RESULTS = 48
 ROW_STAGING_OPS = 10
 """Operations that staging an element of that operand takes, beyond those that are done to it (decision 184)."""
 
+DIVIDED_READ_OPS = 40
+"""Operations that reading an element takes where a reshape has split what it is found by, beyond those for one that
+lies in order."""
+
 PROLOGUE_SAVED_SHARE = 0.5
 """The share of what bytes cost that a prologue may use up for those it saves, where its inputs are smaller than the
 operand (weights of few bits): the rest is for panels that are staged more than once."""
@@ -134,6 +138,13 @@ def row_prologue(ops: float, size: int, nbytes: int, columns: int) -> Comparison
     against computing it once, writing it and reading it."""
     panels = -(-columns // PANEL_RESULTS)
     return Comparison(Cost(panels * (ops + ROW_STAGING_OPS) * size), Cost(ops * size, 2 * nbytes))
+
+
+def divided_reads(size: int, nbytes: int, uses: int) -> Comparison:
+    """The cost of finding the elements of an operand at quotients and remainders, where each is for `uses` results: for
+    each panel of them, against one more kernel that copies it into the order in which the product reads it."""
+    panels = -(-uses // PANEL_RESULTS)
+    return Comparison(Cost(panels * DIVIDED_READ_OPS * size), Cost(OPS_PER_LAUNCH, 2 * nbytes))
 
 
 def prologue_reads(nbytes: int, read: int | None) -> Comparison:

@@ -75,10 +75,12 @@ def _reduction(node: Node, f: Facts, sites: Sequence[Site]) -> Cut | None:
 
 
 def _layout(view: View, node: Node, f: Facts, sites: Sequence[Site]) -> Cut | None:
-    """The cut of a transposed tensor that is stored anyway: in the order in which a product reads it, where the product
-    would otherwise have to divide."""
-    if node.op is not Op.PERMUTE or f.big is None:
+    """The cut of a transposed tensor: in the order in which a product reads it, where the product would otherwise have
+    to divide. It is stored so if it is stored anyway, or is used often enough to pay for a copy."""
+    if node.op is not Op.PERMUTE:
         return None
+    if f.big is None:
+        return _ordered(f, sites)
     below = node.inputs[0]
     while below.op in (Op.RESHAPE, Op.PERMUTE) and view.facts[id(below)].consumers == 1:
         below = below.inputs[0]
@@ -87,6 +89,24 @@ def _layout(view: View, node: Node, f: Facts, sites: Sequence[Site]) -> Cut | No
     if any(s.in_contraction and any(divided(i) for i in s.index) for s in sites):
         return Cut("a product reads it in this order", forced=False, in_reader=False)
     return None
+
+
+def _ordered(f: Facts, sites: Sequence[Site]) -> Cut | None:
+    """The cut of a transposed tensor that is in memory, or easily computed, in another order: where a product's sum
+    runs over axes that lie apart. Rows that do are found once for all steps of it."""
+    for s in sites:
+        products = s.frames & s.group.contractions
+        summed = {v for frame in products for v in frame.reduced}
+        if any(not summed.isdisjoint(divided(i)) for i in s.index):
+            costs = cost.divided_reads(f.size, f.nbytes, max(_points(products) // max(f.size, 1), 1))
+            if not costs.pays:
+                return Cut("a product reads it in this order again and again", False, costs=costs)
+    return None
+
+
+def _points(frames: Collection[Frame]) -> int:
+    """The steps of all loops of these frames."""
+    return sum(prod(v.hi + 1 for v in (*frame.axes, *frame.reduced)) for frame in frames)
 
 
 def _elementwise(

@@ -74,6 +74,7 @@ from weft.scheduler.optimize.operands import (
     loads,
     reachable,
     row_bytes,
+    run_bytes,
     square_of,
 )
 from weft.scheduler.optimize.prefetch import ask_for_output, ask_for_panel
@@ -101,6 +102,10 @@ MOVING_COPIES = 12.0
 
 CHUNK_TILES = 8
 """Tiles for which a task copies a panel, where how many there are is only known at run time."""
+
+PAGE_BYTES = 4096
+"""Memory within which the hardware foresees what is read next. Rows that are further apart are foreseen by themselves,
+if they are as long."""
 
 WINDOW_SHARE = 4
 """A copied piece of what a stream reaches may take the second-level cache over this: the panel keeps its place."""
@@ -368,7 +373,10 @@ def _tiles(axes: Axes, info: DeviceInfo) -> dict[TileSize, float]:
     spread = parallel.pays(k, info, 2.0 * macs)
     each, line, itemsize = macs / (p * s), costs.line_bytes, c.value.dtype.itemsize
     large = reachable(k, c, 1 - side) is None and blocks * s * depth * itemsize > info.l2_bytes
-    in_order = (costs.hidden_far_line_cycles if large else costs.hidden_line_cycles) * itemsize / line
+    run = run_bytes(k, c, 1 - side)
+    scattered = run is not None and apart is not None and run < PAGE_BYTES <= apart
+    far = costs.far_line_cycles if scattered else costs.hidden_far_line_cycles
+    in_order = (far if large else costs.hidden_line_cycles) * itemsize / line
     of_rows: list[tuple[float, float]] = []  # tiles along the stream, and cycles that a step's lines take
     for rows in range(1, _most_rows(1, stream, info) + 1):
         lines = in_order * rows

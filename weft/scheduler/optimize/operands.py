@@ -46,6 +46,24 @@ def row_bytes(k: Kernel, e: Expr, stream: Axis) -> int | None:
     return None if step is None or p is None else abs(step) * p.dtype.itemsize
 
 
+def run_bytes(k: Kernel, c: Contraction, side: int) -> int | None:
+    """The bytes that the summed axes run over without a gap, where the factor is a load at an affine index."""
+    load = plain_load(c.factors[side])
+    p = k.algorithm.param(load.source) if load is not None else None
+    if load is None or p is None or c.value.reduce is None:
+        return None
+    offset = flatten(load.index, p.shape)
+    steps = [(coefficient(offset, a.var), typical(a.extent)) for a in c.value.reduce.axes if a.extent != 1]
+    if any(step is None for step, _ in steps):
+        return None
+    run = 1
+    for step, extent in sorted((abs(step), extent) for step, extent in steps if step):
+        if step != run:
+            break
+        run *= extent
+    return run * p.dtype.itemsize
+
+
 def fetched_anew(k: Kernel, c: Contraction, side: int, info: DeviceInfo) -> bool:
     """A step along the innermost summed axis leads to another line of the factor's memory, and all steps' lines do not
     fit into the first cache: where the next tile would use the rest of each line, it comes from the second again."""
