@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from weft.ir.index import Var, evaluate
-from weft.scheduler.formulas import LIKELY, PLACES, POLYNOMIALS, Column, Form, divided, expressed
+from weft.scheduler.formulas import HALVES, LIKELY, PLACES, POLYNOMIALS, Column, Form, divided, expressed
 
 N, M = Var("n", 2, 256), Var("m", 2, 256)
 KNOWN = [((17, 42, 30), N), ((5, 23, 8), M)]
@@ -25,6 +25,7 @@ KNOWN = [((17, 42, 30), N), ((5, 23, 8), M)]
         ((6, 14, 10), (divided,), "(n + 2)//3"),
         ((16, 40, 28), (divided,), "4*(n//4)"),
         ((11, 23, 17), (divided,), "(n + 1)//2 + 2"),
+        ((48, 504, 120), HALVES, "2*(((m + 1)//2)*(n//2))"),
         ((20, 45, 33), PLACES, "n + 3"),
         ((34, 84, 60), PLACES, "None"),
         ((12, 19, 22), LIKELY, "-m + n"),

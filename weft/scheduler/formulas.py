@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import reduce
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, product
 from math import gcd, prod
 from typing import TypeAlias
 
@@ -189,6 +189,17 @@ def _halved(column: Column, known: Sequence[tuple[Column, Var]]) -> Iterator[Ind
                     yield from _index((v + d) // 2 * b + e)
 
 
+def _halves(column: Column, known: Sequence[tuple[Column, Var]]) -> Iterator[Index]:
+    """c * ((u + d) // 2) * ((w + e) // 2): the elements of halved images"""
+    for (a, u), (b, w) in combinations_with_replacement(known, 2):
+        for d, e in product((0, 1), repeat=2):
+            some = [(x + d) // 2 * ((y + e) // 2) for x, y in zip(a, b, strict=True)]
+            if some[0] and column[0] and column[0] % some[0] == 0:
+                times = column[0] // some[0]
+                if _equal(column, [x * times for x in some]):
+                    yield from _index((u + d) // 2 * ((w + e) // 2) * times)
+
+
 def _product(column: Column, known: Sequence[tuple[Column, Var]]) -> Iterator[Index]:
     """c * v * w"""
     yield from _products(column, known, 2)
@@ -204,10 +215,10 @@ def _products(column: Column, known: Sequence[tuple[Column, Var]], count: int) -
     for some in combinations_with_replacement(known, count):
         first = prod([c[0] for c, _ in some])
         if first and column[0] % first == 0 and column[0]:
-            product: Int = column[0] // first
+            whole: Int = column[0] // first
             for _, v in some:
-                product = product * v
-            yield from _index(product)
+                whole = whole * v
+            yield from _index(whole)
 
 
 def _equal(column: Column, values: Sequence[int]) -> bool:
@@ -223,7 +234,7 @@ def _index(e: Int) -> Iterator[Index]:
 POLYNOMIALS: tuple[Form, ...] = (_multiple, _sum, _product, _line)
 COUNTS: tuple[Form, ...] = (*POLYNOMIALS, _volume)
 """With what batches of images count."""
-HALVES: tuple[Form, ...] = (*POLYNOMIALS, _halved)
+HALVES: tuple[Form, ...] = (*POLYNOMIALS, _halved, _halves)
 """With what windows of every other element have. One of these is the only one for graphs at sizes of all remainders by
 4, if sizes of such graphs repeat by 1, 2 or 4."""
 PLACES: tuple[Form, ...] = (_sum,)

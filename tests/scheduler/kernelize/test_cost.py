@@ -29,6 +29,8 @@ PAYS: list[tuple[Comparison, Comparison]] = [
     # unpacked once for eight rows; for twice as many, what it takes more is what storing it would
     (cost.tile_prologue(99, 1000, 1000, 8), cost.tile_prologue(99, 1000, 1000, 9)),
     (cost.tile_prologue(16, 1000, 1000, 16), cost.tile_prologue(17, 1000, 1000, 16)),
+    # a kernel, and 16 bytes for each of 100 elements: 228 steps without lanes
+    (cost.scattered(228, 800), cost.scattered(229, 800)),
     (cost.repeat(3, 48, 4, 1000), cost.repeat(3, 49, 4, 1000)),
     (cost.repeat(2, 100, 4, 100), cost.repeat(2, 101, 4, 100)),
 ]

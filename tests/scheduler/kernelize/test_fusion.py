@@ -208,8 +208,28 @@ def test_heads_are_joined_before_a_product_that_sums_over_them(columns: int, cou
 
 
 def test_windows_are_read_where_they_are_by_a_product_that_sums_channels() -> None:
-    parts = tensor(8, 7, 8, 7, 64).permute(0, 2, 1, 3, 4)
-    assert len(kernels(parts.reshape(64, 49, 64) @ tensor(64, 96))) == 1
+    parts = tensor(4, 3, 4, 3, 32).permute(0, 2, 1, 3, 4)
+    assert len(kernels(parts.reshape(16, 9, 32) @ tensor(32, 96))) == 1
+
+
+@pytest.mark.parametrize(("rows", "count"), [(300, 2), (5, 1)])
+def test_places_are_found_by_lanes_before_a_scatter_goes_there(rows: int, count: int) -> None:
+    """One by one, as a scatter visits them, each place would be searched without lanes."""
+    place = tensor(rows, 9).argmax(1)
+    assert len(kernels(weft.zeros(9).scatter_add(0, place, tensor(rows)))) == count
+
+
+@pytest.mark.parametrize(("make", "count"), [(weft.optim.Adam, 2), (weft.optim.SGD, 1)])
+def test_an_update_with_moments_reads_a_large_gradient_from_memory(
+    make: Callable[..., weft.optim.Optimizer], count: int
+) -> None:
+    """Six tensors come and go there beside the gradient, a row of a product's tile at a time; with SGD two do."""
+    weight = tensor(512, 1024, grad=True)
+    weight.grad = tensor(8, 512).T @ tensor(8, 1024)
+    assert len(kernelize([t.value.node for t in (*make([weight], lr=0.1).advance(), weight.grad)])) == count
+    small = tensor(64, 64, grad=True)
+    small.grad = tensor(8, 64).T @ tensor(8, 64)
+    assert len(kernelize([t.value.node for t in (*make([small], lr=0.1).advance(), small.grad)])) == 1
 
 
 @pytest.mark.parametrize("make", [weft.optim.Adam, weft.optim.AdamW])

@@ -99,10 +99,9 @@ _NOWHERE = (1 << 63) - 1
 
 
 def _first_largest(windows: Value, place: Value, rank: int) -> tuple[Value, Value]:
-    """The maximum of each window over the last `rank` axes, and the position where it stands first.
+    """The maximum of each window over the last `rank` axes, and the position where it stands first; without a gradient.
 
-    As in torch, that element alone gets the gradient, and a NaN is larger than everything. `place` are the positions,
-    broadcast to the windows.
+    A NaN is larger than everything. `place` are the positions, broadcast to the windows.
     """
     over = Axes(tuple(range(len(windows.shape) - rank, len(windows.shape))))
     plain = Value(windows.node)
@@ -112,15 +111,22 @@ def _first_largest(windows: Value, place: Value, rank: int) -> tuple[Value, Valu
     if windows.dtype.is_float:
         reached = logical_or(reached, isnan(wrap(plain)))
     place = bc.expand(place, windows.shape)
-    first = apply(Op.REDUCE_MIN, (where(reached, wrap(place), _NOWHERE).value,), over)
-    if not windows.needs_grad:
-        return top, first
-    chosen = eq(
-        wrap(place),
-        wrap(bc.expand(bc.reshape(first, (*top.shape, *(1 for _ in range(rank)))), windows.shape)),
-    )
-    picked = apply(Op.SUM, (where(chosen, wrap(windows), 0).value,), over)
-    return with_gradient_of(wrap(top), wrap(picked)).value, first
+    return top, apply(Op.REDUCE_MIN, (where(reached, wrap(place), _NOWHERE).value,), over)
+
+
+def _taken_from(x: Value, top: Value, place: Value, rank: int) -> Value:
+    """`top` with the gradient of the elements of x that stand at `place`, row-major in its last `rank` sizes.
+
+    As in torch, the first of equal maxima alone gets the gradient of a window. What overlapping windows give is added
+    up where each says, which touches an element as often as it is a maximum, not as often as it is in a window.
+    """
+    if not x.needs_grad:
+        return top
+    lead, sizes = x.shape[: len(x.shape) - rank], x.shape[len(x.shape) - rank :]
+    flat = bc.reshape(widened(x), (*lead, elements(sizes)))
+    line = bc.reshape(place, (*lead, elements(place.shape[len(lead) :])))
+    taken = apply(Op.GATHER, (flat, line), Along(len(lead)))
+    return with_gradient_of(wrap(top), wrap(bc.cast(bc.reshape(taken, top.shape), x.dtype))).value
 
 
 def _flat_positions(sizes: Shape) -> Value:
@@ -145,6 +151,7 @@ def _max_pool(
     line = _flat_positions(v.shape[len(v.shape) - rank :])
     place = _slide(op, rank, line, kernel, steps, pads, dilations, ceil_mode, _NOWHERE)
     top, first = _first_largest(out, place, rank)
+    top = _taken_from(v, top, first, rank)
     return (wrap(top), wrap(first)) if return_indices else wrap(top)
 
 
@@ -530,16 +537,18 @@ def _adaptive_max(op: str, rank: int, input: Tensor, output_size: Sizes, return_
         shape = _pooled_shape(op, rank, v, output_size)
         none = wrap(zero_gradient(bc.scalar(0, v.dtype, shape), v)), wrap(bc.scalar(0, int64, shape))
         return none if return_indices else none[0]
+    parts = v
     for i, (_, n, m) in enumerate(sizes):
-        v = _parts(v, first + i, n, m, v.dtype.min, home)
+        parts = _parts(parts, first + i, n, m, v.dtype.min, home)
         place = _parts(place, i, n, m, _NOWHERE, home)
         # the part's own axis goes behind those that came before
-        v = apply(Op.PERMUTE, (v,), Axes(_behind(len(v.shape), first + i + 1)))
+        parts = apply(Op.PERMUTE, (parts,), Axes(_behind(len(parts.shape), first + i + 1)))
         place = apply(Op.PERMUTE, (place,), Axes(_behind(len(place.shape), i + 1)))
-    assert len(v.shape) == last + rank
+    assert len(parts.shape) == last + rank
     if not return_indices and not v.needs_grad:
-        return wrap(apply(Op.REDUCE_MAX, (v,), Axes(tuple(range(last, last + rank)))))
-    top, at = _first_largest(v, place, rank)
+        return wrap(apply(Op.REDUCE_MAX, (parts,), Axes(tuple(range(last, last + rank)))))
+    top, at = _first_largest(parts, place, rank)
+    top = _taken_from(v, top, at, rank)
     return (wrap(top), wrap(at)) if return_indices else wrap(top)
 
 
@@ -647,6 +656,7 @@ def _fractional(
     flat = bc.reshape(x, (n, c, math.prod(sizes)))
     windows = apply(Op.GATHER, (flat, bc.reshape(place, (n, c, count))), Along(2))
     top, first = _first_largest(bc.reshape(windows, place.shape), place, rank)
+    top = _taken_from(x, top, first, rank)
     if single:
         top, first = (bc.reshape(t, t.shape[1:]) for t in (top, first))
     return (wrap(top), wrap(first)) if return_indices else wrap(top)

@@ -30,6 +30,9 @@ DIVIDED_READ_OPS = 40
 """Operations that reading an element takes where a reshape has split what it is found by, beyond those for one that
 lies in order."""
 
+SCALAR_STEP_OPS = 100
+"""Operations in the time that a step of a reduction takes without lanes: its own, and those that it waits for."""
+
 PROLOGUE_SAVED_SHARE = 0.5
 """The share of what bytes cost that a prologue may use up for those it saves, where its inputs are smaller than the
 operand (weights of few bits): the rest is for panels that are staged more than once."""
@@ -61,6 +64,12 @@ MAX_PIECES_TOGETHER = 16
 
 MAX_WRITTEN_PIECES = 64
 """Inputs of a concatenation that one kernel writes at most."""
+
+MUCH_MOVED = 4
+"""Bytes that a kernel moves for each of a product's results from which on it reads that from memory."""
+
+CACHED_BYTES = 1 << 20
+"""Bytes that second-level caches hold."""
 
 MIN_ROWS = 16
 """Rows that a kernel needs, to keep all cores busy, if one row is long."""
@@ -161,6 +170,12 @@ def tile_prologue(ops: float, size: int, nbytes: int, uses: int) -> Comparison:
     """The cost of computing an operand, of which each element is for `uses` rows, once for each tile of them, in
     registers, against computing it once, writing it and reading it again."""
     return Comparison(Cost(-(-uses // TILE_ROWS) * ops * size), Cost(ops * size, 2 * nbytes))
+
+
+def scattered(points: int, nbytes: int) -> Comparison:
+    """The cost of the steps of a reduction one by one, against one more kernel that takes them by lanes and stores what
+    it finds."""
+    return Comparison(Cost(SCALAR_STEP_OPS * points), Cost(OPS_PER_LAUNCH, 2 * nbytes))
 
 
 def repeat(times: int, ops: float, itemsize: int, size: int) -> Comparison:

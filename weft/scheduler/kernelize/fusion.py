@@ -7,7 +7,7 @@ from math import prod
 
 from weft.ir.dtypes import int32
 from weft.ir.graph import Node
-from weft.ir.index import Var, variables
+from weft.ir.index import Var, high, variables
 from weft.ir.ops import MOVEMENT, REDUCE, Op
 from weft.scheduler.kernelize import cost
 from weft.scheduler.kernelize.bijection import divided
@@ -71,7 +71,22 @@ def _reduction(node: Node, f: Facts, sites: Sequence[Site]) -> Cut | None:
     if len(sites) > 1:
         why = "it is read in several ways, and computing it again would repeat a reduction"
         return Cut(why, forced=True, in_reader=False)
-    return refusal(node, f, sites[0])
+    return refusal(node, f, sites[0]) or _scattered(node, f, sites[0])
+
+
+def _scattered(node: Node, f: Facts, site: Site) -> Cut | None:
+    """The cut of a reduction of which each element is for one place that a scatter goes to: these are visited one by
+    one, without lanes. What is computed of it, in whatever shape, is computed there."""
+    if node.op not in REDUCE:
+        return None
+    for frame in site.group.frames_of(site.frames):
+        if any(store.combine is not None for store in frame.stores) and f.size >= prod(
+            v.hi + 1 for v in frame.axes
+        ):
+            costs = cost.scattered(prod(map(high, f.reduced)), f.nbytes)
+            if not costs.pays:
+                return Cut("what is scattered is found by lanes before", False, False, costs)
+    return None
 
 
 def _layout(view: View, node: Node, f: Facts, sites: Sequence[Site]) -> Cut | None:

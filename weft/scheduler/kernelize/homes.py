@@ -129,6 +129,8 @@ def _in_reader(view: View, node: Node, sites: Sequence[Site], cut: Cut, group: G
     if not within(site.index, node.shape, group.extents):
         return "it reads outside of the node, behind a guard"
     f = view.facts[id(node)]
+    if node.op in REDUCE and f.big is Big.CONTRACTION and _moves_much(view, group, node):
+        return "it reads and writes far more than the node, piece by piece in a product's tiles"
     why = _domain_refusal(group, axes, f, is_online)
     if why is not None:
         return why
@@ -137,6 +139,15 @@ def _in_reader(view: View, node: Node, sites: Sequence[Site], cut: Cut, group: G
     if any(view.reaches(other, group) for other in others):
         return "it reads what another reader of the node stores"
     return StoreIn(cut, sites, group, Role.READER, site.index, axes)
+
+
+def _moves_much(view: View, group: Group, product: Node) -> bool:
+    """True where the group reads and writes so many tensors of the size of a product that it reads, beyond the caches,
+    that to read the product, too, is little: an optimizer's update with moments."""
+    own = view.facts[id(product)].nbytes
+    read = (view.facts[k].nbytes for k in group.pending if k != id(product))
+    large = sum(n for n in (*read, *(view.facts[k].nbytes for k in group.stored)) if n >= own)
+    return large >= max(cost.MUCH_MOVED * own, cost.CACHED_BYTES)
 
 
 def _domain_refusal(group: Group, axes: frozenset[Var], f: Facts, is_online: bool) -> str | None:
