@@ -1,4 +1,5 @@
-"""Windows that begin inside and end outside: what averages with ceil_mode divide by. Pixels resized to pixels."""
+"""Windows that begin inside and end outside: what averages with ceil_mode divide by; which of several NaNs, and of
+equal maxima, a window takes. Pixels resized to pixels."""
 
 from __future__ import annotations
 
@@ -32,6 +33,19 @@ def test_averages_with_ceil_mode() -> None:
     weft.realize(*found)
     for (n, k, s, p, i), got in zip(cases, found, strict=True):
         np.testing.assert_allclose(got.numpy(), averaged(np.arange(1.0, n + 1), k, s, p, i), rtol=1e-6)
+
+
+def test_the_first_maximum_and_the_last_nan_are_taken() -> None:
+    """As torch's kernels do, which go on to the next element that is larger, or a NaN."""
+    nan, low = float("nan"), float("-inf")
+    x = weft.tensor([[1.0, 2.0, 2.0, nan, 1.0, nan, low, low]], requires_grad=True)
+    top, place = F.max_pool1d(x, 3, 2, 1, return_indices=True)
+    assert place.tolist() == [[1, 3, 5, 5]]
+    assert top[0, 0].item() == 2 and bool(top[0, 1:].isnan().all())
+    top.backward(weft.tensor([[1.0, 2.0, 4.0, 8.0]]))
+    assert x.grad is not None and x.grad.tolist() == [[0, 1, 0, 2, 0, 12, 0, 0]]
+    ends = weft.tensor([[low, low]])
+    assert F.max_pool1d(ends, 2, 1, 1, return_indices=True)[1].tolist() == [[0, 0, 1]]
 
 
 def test_pixels_resized() -> None:

@@ -27,7 +27,6 @@ from weft.core.pointwise.elementwise import (
     div,
     eq,
     isnan,
-    logical_or,
     pow,
     sign,
     trunc,
@@ -101,17 +100,19 @@ _NOWHERE = (1 << 63) - 1
 def _first_largest(windows: Value, place: Value, rank: int) -> tuple[Value, Value]:
     """The maximum of each window over the last `rank` axes, and the position where it stands first; without a gradient.
 
-    A NaN is larger than everything. `place` are the positions, broadcast to the windows.
+    A NaN is larger than everything, and the last one is taken, as in torch. `place` are the positions, broadcast to the
+    windows.
     """
     over = Axes(tuple(range(len(windows.shape) - rank, len(windows.shape))))
-    plain = Value(windows.node)
+    plain, wide = Value(windows.node), wrap(bc.expand(place, windows.shape))
     top = apply(Op.REDUCE_MAX, (plain,), over)
-    wide = bc.expand(bc.reshape(top, (*top.shape, *(1 for _ in range(rank)))), windows.shape)
-    reached = eq(wrap(plain), wrap(wide))
-    if windows.dtype.is_float:
-        reached = logical_or(reached, isnan(wrap(plain)))
-    place = bc.expand(place, windows.shape)
-    return top, apply(Op.REDUCE_MIN, (where(reached, wrap(place), _NOWHERE).value,), over)
+    spread = bc.expand(bc.reshape(top, (*top.shape, *(1 for _ in range(rank)))), windows.shape)
+    found = where(eq(wrap(plain), wrap(spread)), wide, _NOWHERE)
+    if not windows.dtype.is_float:
+        return top, apply(Op.REDUCE_MIN, (found.value,), over)
+    found = where(isnan(wrap(plain)), -1 - wide, found)  # below all others, the last the lowest
+    first = wrap(apply(Op.REDUCE_MIN, (found.value,), over))
+    return top, where(first < 0, -1 - first, first).value
 
 
 def _taken_from(x: Value, top: Value, place: Value, rank: int) -> Value:
