@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import gcd
 
-from weft.ir.index import Index, Sum, coefficient, span, substitute, variables
+from weft.ir.index import Index, Int, Sum, coefficient, high, low, span, substitute, variables
 from weft.ir.kernel.algorithm import Output, StoreTo
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.arguments import loops
@@ -162,14 +162,17 @@ def _may_meet(k: Kernel, item: Output, store: StoreTo, loop: str) -> bool:
     for i in index:
         if isinstance(i, int):
             continue
-        # c*[computed] + rest: stores of two iterations are apart when their rests differ by less than c
+        # c*[computed] + rest: stores of two iterations are apart when their rests differ by less than c, or by all that
+        # computed places may: rows of their own
         terms = i.terms if isinstance(i, Sum) else ((i, 1),)
         apart = gcd(*(c for a, c in terms if a.computed))
-        rest = i - sum((a * c for a, c in terms if a.computed), start=0)
-        at = substitute(rest, nest.bind)
+        places: Int = sum((a * c for a, c in terms if a.computed), start=0)
+        at = substitute(i - places, nest.bind)
         step = coefficient(at, var)
         reach = span(at - var * step, inner) if step else None
         if step and reach is not None and reach[1] <= abs(step):
             if not apart or abs(step) * var.hi + reach[1] <= apart:
+                return False
+            if reach[1] + high(places) - low(places) <= abs(step):
                 return False
     return True
