@@ -227,6 +227,8 @@ def test_an_update_with_moments_reads_a_large_gradient_from_memory(
     weight = tensor(512, 1024, grad=True)
     weight.grad = tensor(8, 512).T @ tensor(8, 1024)
     assert len(kernelize([t.value.node for t in (*make([weight], lr=0.1).advance(), weight.grad)])) == count
+    weight.grad = tensor(300, 512).T @ tensor(300, 1024)  # computed for as long as all that takes to come
+    assert len(kernelize([t.value.node for t in (*make([weight], lr=0.1).advance(), weight.grad)])) == 1
     small = tensor(64, 64, grad=True)
     small.grad = tensor(8, 64).T @ tensor(8, 64)
     assert len(kernelize([t.value.node for t in (*make([small], lr=0.1).advance(), small.grad)])) == 1

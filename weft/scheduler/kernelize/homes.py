@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 from typing import TypeAlias
 
 from weft.ir.graph import Node
-from weft.ir.index import Int, Var
+from weft.ir.index import Int, Var, high
 from weft.ir.loop_body import LoopNode
 from weft.ir.ops import ELEMENTWISE, REDUCE, Op
 from weft.scheduler.kernelize import cost
@@ -143,11 +144,13 @@ def _in_reader(view: View, node: Node, sites: Sequence[Site], cut: Cut, group: G
 
 def _moves_much(view: View, group: Group, product: Node) -> bool:
     """True where the group reads and writes so many tensors of the size of a product that it reads, beyond the caches,
-    that to read the product, too, is little: an optimizer's update with moments."""
-    own = view.facts[id(product)].nbytes
+    that to read the product, too, is little, and to compute it takes less: an optimizer's update with moments. While
+    longer sums are computed, what tiles need comes from memory."""
+    f = view.facts[id(product)]
+    own, steps = f.nbytes, prod(map(high, f.reduced))
     read = (view.facts[k].nbytes for k in group.pending if k != id(product))
     large = sum(n for n in (*read, *(view.facts[k].nbytes for k in group.stored)) if n >= own)
-    return large >= max(cost.MUCH_MOVED * own, cost.CACHED_BYTES)
+    return large >= max(cost.MUCH_MOVED * own, cost.CACHED_BYTES, steps / cost.OPS_PER_BYTE - own)
 
 
 def _domain_refusal(group: Group, axes: frozenset[Var], f: Facts, is_online: bool) -> str | None:
