@@ -69,7 +69,10 @@ def run(*body: Stmt, check: bool = True, races: bool = False, n: int = 8) -> dic
         refusal
     ):  # races are the plain interpreter's to find
         if refusal is None:
-            Vectorized(p).run(quick, {"n": n})
+            try:
+                Vectorized(p).run(quick, {"n": n})
+            except IRError as error:
+                pytest.fail(f"refused by lanes alone: {error}")
             for name, a in arrays.items():
                 np.testing.assert_array_equal(quick[name], a)
         else:
@@ -205,10 +208,15 @@ REFUSED: dict[str, tuple[tuple[Stmt, ...], str]] = {
     ),
     "store below zero": ((loop(Store("y", i - 1, Const(F, 0))),), "offset -1 is outside y"),
     "lane out of range": ((loop(Store("y", i, load("x", i + 1)), kind=VECTOR),), "offset 8 is outside x"),
+    "lane below zero": ((loop(Store("y", i, load("x", i - 1)), kind=VECTOR),), "offset -1 is outside x"),
     "store to what is only read": ((Store("x", 0, Const(F, 0)),), "x is not among the program's writes"),
     "read of an unset local": (
         (local("a", 2), Store("y", 0, load("a", 1))),
         "a[1] is read before it is written",
+    ),
+    "read of a local that lanes have set in part": (
+        (local("a", 8), Store("a", 3, Const(F, 1)), loop(Store("y", i, load("a", i)), kind=VECTOR)),
+        "a[0] is read before it is written",
     ),
     "accumulation into an unset local": (
         (local("a", 2), Accumulate("a", 0, Op.ADD, Const(F, 1))),
@@ -225,6 +233,20 @@ REFUSED: dict[str, tuple[tuple[Stmt, ...], str]] = {
     "tasks that read what another writes": (
         (loop(Store("y", i, load("y", 7 - i)), kind=PARALLEL),),
         "is shared by iterations that run independently",
+    ),
+    "tasks that write what another has read": (
+        (loop(Let("t", load("y", 0)), If(in_range(i, 7, 8), (Store("y", 0, Const(F, 1)),)), kind=PARALLEL),),
+        "y[0] is shared by iterations that run independently",
+    ),
+    "tasks that write what several have read, itself last": (
+        (
+            loop(
+                If(in_range(i, 6, 8), (Let("t", load("y", 0)),)),
+                If(in_range(i, 7, 8), (Store("y", 0, Const(F, 1)),)),
+                kind=PARALLEL,
+            ),
+        ),
+        "y[0] is shared by iterations that run independently",
     ),
     "threads without a barrier": (
         (local("a", 8), loop(Store("a", i, load("x", i)), Store("y", i, load("a", 0)), kind=THREAD)),

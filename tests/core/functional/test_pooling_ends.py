@@ -48,6 +48,12 @@ def test_the_first_maximum_and_the_last_nan_are_taken() -> None:
     assert F.max_pool1d(ends, 2, 1, 1, return_indices=True)[1].tolist() == [[0, 0, 1]]
 
 
+def test_gradients_of_windows_that_overlap_are_added_in_float32() -> None:
+    x = weft.tensor([[0.0, 1.0, 0.0, 0.0]], dtype=weft.bfloat16, requires_grad=True)
+    F.max_pool1d(x, 3, 1, 1).backward(weft.tensor([[256.0, 1.0, 1.0, 0.0]], dtype=weft.bfloat16))
+    assert x.grad is not None and x.grad.dtype is weft.bfloat16 and x.grad.tolist() == [[0, 258, 0, 0]]
+
+
 def test_pixels_resized() -> None:
     x = weft.tensor([[0, 10], [200, 255]], dtype=weft.uint8).reshape(1, 1, 2, 2)
     out = F.interpolate(x, size=(2, 4), mode="bilinear")

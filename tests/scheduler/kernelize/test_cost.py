@@ -23,6 +23,8 @@ PAYS: list[tuple[Comparison, Comparison]] = [
     (cost.row_prologue(1, 1000, 4000, 240), cost.row_prologue(1, 1000, 4000, 241)),
     # one panel of 48 columns, forty operations for each element, against 8,000 bytes; then two
     (cost.divided_reads(1000, 4000, 48), cost.divided_reads(1000, 4000, 49)),
+    # four panels of few elements against a kernel
+    (cost.divided_reads(100, 400, 192), cost.divided_reads(100, 400, 193)),
     (cost.prologue_reads(4000, 6000), cost.prologue_reads(4000, 6001)),
     (cost.prologue_reads(4000, 0), cost.prologue_reads(4000, None)),
     (cost.small_prologue(10, 1000), cost.small_prologue(10, 1001)),

@@ -11,6 +11,7 @@ import pytest
 import weft
 import weft.nn.functional as F
 from weft.ir.calls import expand_calls
+from weft.ir.ops import Op
 from weft.scheduler.kernelize import KernelSpec, kernelize
 from weft.testing.kernelized import run
 from weft.testing.reference import evaluate
@@ -217,6 +218,14 @@ def test_places_are_found_by_lanes_before_a_scatter_goes_there(rows: int, count:
     """One by one, as a scatter visits them, each place would be searched without lanes."""
     place = tensor(rows, 9).argmax(1)
     assert len(kernels(weft.zeros(9).scatter_add(0, place, tensor(rows)))) == count
+
+
+def test_places_are_stored_as_a_reduction_finds_them() -> None:
+    """In its own shape, where its windows need no quotients; what is made of them is made by the scatter."""
+    image = weft.tensor(np.random.default_rng(0).integers(0, 99, (2, 32, 32)))
+    place = F.max_pool2d(image, 3, 2, 1, return_indices=True)[1].reshape(2, 256).clamp(0, 1023)
+    found, _ = kernels(weft.zeros(2, 1024).scatter_add(1, place, tensor(2, 256)))
+    assert [n.op for n in found.writes] == [Op.REDUCE_MIN]
 
 
 @pytest.mark.parametrize(("make", "count"), [(weft.optim.Adam, 2), (weft.optim.SGD, 1)])

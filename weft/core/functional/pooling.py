@@ -124,10 +124,10 @@ def _taken_from(x: Value, top: Value, place: Value, rank: int) -> Value:
     if not x.needs_grad:
         return top
     lead, sizes = x.shape[: len(x.shape) - rank], x.shape[len(x.shape) - rank :]
-    flat = bc.reshape(widened(x), (*lead, elements(sizes)))
+    flat = bc.reshape(x, (*lead, elements(sizes)))
     line = bc.reshape(place, (*lead, elements(place.shape[len(lead) :])))
     taken = apply(Op.GATHER, (flat, line), Along(len(lead)))
-    return with_gradient_of(wrap(top), wrap(bc.cast(bc.reshape(taken, top.shape), x.dtype))).value
+    return with_gradient_of(wrap(top), wrap(bc.reshape(taken, top.shape))).value
 
 
 def _flat_positions(sizes: Shape) -> Value:

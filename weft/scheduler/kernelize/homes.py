@@ -146,10 +146,13 @@ def _moves_much(view: View, group: Group, product: Node) -> bool:
     """True where the group reads and writes so many tensors of the size of a product that it reads, beyond the caches,
     that to read the product, too, is little, and to compute it takes less: an optimizer's update with moments. While
     longer sums are computed, what tiles need comes from memory."""
-    f = view.facts[id(product)]
+    facts, f = view.facts, view.facts[id(product)]
     own, steps = f.nbytes, prod(map(high, f.reduced))
-    read = (view.facts[k].nbytes for k in group.pending if k != id(product))
-    large = sum(n for n in (*read, *(view.facts[k].nbytes for k in group.stored)) if n >= own)
+    read = set[int]()
+    for k in group.pending:
+        leaves = facts[k].leaves
+        read |= {k} if leaves is None else leaves
+    large = sum(n for k in (*(read - {id(product)}), *group.stored) if (n := facts[k].nbytes) >= own)
     return large >= max(cost.MUCH_MOVED * own, cost.CACHED_BYTES, steps / cost.OPS_PER_BYTE - own)
 
 

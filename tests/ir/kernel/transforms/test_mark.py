@@ -193,11 +193,15 @@ def stored(index: Callable[[Var, Var, Int], Int], size: int) -> Kernel:
         "columns that may be another row's, for all that is known": (lambda i, k, at: 4 * k + at, []),
         "places in rows of their own": (lambda i, k, at: 8 * i + at, ["i"]),
         "places in rows that overlap": (lambda i, k, at: 7 * i + at, []),
+        "places in rows from their ends": (lambda i, k, at: 8 * i + 7 - at, ["i"]),
+        "places in rows that overlap, from their ends": (lambda i, k, at: 7 * i + 7 - at, []),
+        "places beside columns": (lambda i, k, at: 11 * i + k + at, ["i"]),
+        "places beside columns that reach into the next row": (lambda i, k, at: 10 * i + k + at, []),
         "places in columns of their own": (lambda i, k, at: 8 * k + at, ["k"]),
         "every element, whatever the data says": (lambda i, k, at: 4 * i + k, ["i", "k"]),
         "only one element of a row": (lambda i, k, at: i, ["i"]),
     }.values(),
 )
 def test_stores_that_may_meet_are_not_spread(index: Callable[[Var, Var, Int], Int], apart: list[str]) -> None:
-    k = stored(index, 64)
+    k = stored(index, 96)
     assert [loop for loop in ("i", "k") if Bind(loop).check(k) is None] == apart
