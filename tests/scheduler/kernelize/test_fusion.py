@@ -220,6 +220,12 @@ def test_places_are_found_by_lanes_before_a_scatter_goes_there(rows: int, count:
     assert len(kernels(weft.zeros(9).scatter_add(0, place, tensor(rows)))) == count
 
 
+def test_rows_that_are_scattered_are_reduced_there() -> None:
+    """A row's sum is for all of its elements, along which lanes go."""
+    x, place = tensor(40, 300), weft.tensor(np.arange(40) % 9)
+    assert len(kernels(weft.zeros(9, 300).index_add(0, place, x / x.sum(1, keepdim=True)))) == 1
+
+
 def test_places_are_stored_as_a_reduction_finds_them() -> None:
     """In its own shape, where its windows need no quotients; what is made of them is made by the scatter."""
     image = weft.tensor(np.random.default_rng(0).integers(0, 99, (2, 32, 32)))
