@@ -17,12 +17,13 @@ from weft.ir import expr as ex
 from weft.ir.dtypes import to_numpy
 from weft.ir.index import high
 from weft.ir.kernel.lower import lower
-from weft.ir.kernel.schedule import Kernel
+from weft.ir.kernel.schedule import Kernel, initial
 from weft.ir.loops import LoopKind, Scope
 from weft.ir.loops_verify import verify
 from weft.scheduler.kernelize import kernelize
+from weft.scheduler.optimize.contraction_form import found
 from weft.scheduler.optimize.levels import PRODUCT_CHAIN
-from weft.scheduler.optimize.operands import clash
+from weft.scheduler.optimize.operands import clash, run_bytes
 from weft.scheduler.optimize.rules import schedule
 from weft.testing.kernels import matmul
 
@@ -165,6 +166,20 @@ def test_rows_of_a_tile_lie_close_where_runs_are_short() -> None:
     close(got, np.einsum("cbhtd,chdn->btn", a, w))
     axes = next(p for p in kernel.decisions.picks if p.name == "contraction.axes")
     assert axes.option == "lanes k1, rows j1"
+
+
+def test_runs_go_on_over_axes_that_lie_in_each_other() -> None:
+    """Heads that the weight has in another order are two axes, and one run."""
+    w = leaf(32, 2, 24)
+    for formula, a, run in (
+        ("bthd,dhn->btn", leaf(12, 18, 2, 32), 256),
+        ("hbtd,dhn->btn", leaf(2, 12, 18, 32), 128),
+    ):
+        (spec,) = kernelize([weft.einsum(formula, a, w).value.node])
+        k = initial(spec.algorithm)
+        c = found(k)
+        side = next(n for n, f in enumerate(c.factors) if isinstance(f, ex.Load) and f.source == "p0")
+        assert run_bytes(k, c, side) == run
 
 
 def test_windows_are_of_blocks_that_share_little() -> None:

@@ -374,8 +374,8 @@ def _tiles(axes: Axes, info: DeviceInfo) -> dict[TileSize, float]:
     each, line, itemsize = macs / (p * s), costs.line_bytes, c.value.dtype.itemsize
     large = reachable(k, c, 1 - side) is None and blocks * s * depth * itemsize > info.l2_bytes
     run = run_bytes(k, c, 1 - side)
-    scattered = run is not None and apart is not None and run < PAGE_BYTES <= apart
-    far = costs.far_line_cycles if scattered else costs.hidden_far_line_cycles
+    leaps = run is not None and apart is not None and run < PAGE_BYTES <= apart
+    far = costs.far_line_cycles if leaps else costs.hidden_far_line_cycles
     in_order = (far if large else costs.hidden_line_cycles) * itemsize / line
     of_rows: list[tuple[float, float]] = []  # tiles along the stream, and cycles that a step's lines take
     for rows in range(1, _most_rows(1, stream, info) + 1):
