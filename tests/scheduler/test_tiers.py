@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import subprocess
@@ -22,6 +23,7 @@ from weft.backends.registry import open_device
 from weft.errors import MemoryPlanError
 from weft.ir.template import GraphTemplate
 from weft.scheduler import disk_cache, families, programs
+from weft.scheduler import plan as plans
 from weft.scheduler import realize as realization
 from weft.scheduler.basic import beside, tiers, worker
 from weft.scheduler.basic import plan as basic_plans
@@ -39,6 +41,7 @@ def tiered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(tiers, "PIECE_SECONDS", 0.1)  # so that basic plans are worth their programs
     monkeypatch.setattr(tiers, "ASK_AT_ONCE_SECONDS", 100.0)
+    monkeypatch.setattr(tiers, "ASKED_SHARE", 0.0)
     monkeypatch.setattr(tiers, "PATIENCE", 1e6)
     monkeypatch.setattr(tiers, "SMALL_SECONDS", 0.0)
     monkeypatch.setattr(tiers, "_luck", tiers._Luck())
@@ -96,7 +99,7 @@ def test_the_final_plan_takes_over_when_it_is_there(asked: Asked) -> None:
     first = computed()
     basic = plan()
     assert len(basic.steps) > 6
-    for _ in range(tiers.RUNS_ASKED_AFTER):
+    for _ in range(3):
         np.testing.assert_array_equal(computed(), first)
     assert plan() is basic and len(asked.tasks) == 1
     asked.work()
@@ -111,27 +114,69 @@ def test_a_graph_that_comes_once_is_built_for_by_nobody(asked: Asked) -> None:
     assert not asked.tasks
 
 
-def test_what_runs_longer_than_it_takes_to_build_is_asked_for_at_its_first_run(
+def spend(seconds: float) -> None:
+    """Have runs of the model's basic plan taken that long until now."""
+    final = _final()
+    assert final is not None
+    final.spent = seconds
+
+
+def _final() -> tiers.Final | None:
+    found = plan()
+    return found.final if found.shared is None else found.shared.final
+
+
+def test_what_runs_took_is_added_up_while_the_plan_is_a_basic_one(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tiers, "BYTES_PER_SECOND", 1.0)
+    clock = itertools.count(0.0, 0.25)  # each look at it takes so long
+    monkeypatch.setattr(plans, "perf_counter", lambda: next(clock))
     computed()
-    assert not asked.tasks
+    final = _final()
+    assert final is not None
+    assert final.spent == 0.25
     computed()
+    assert final.spent == 0.5
+    asked.work()
+    computed()
+    assert final.spent == 0.5 and _final() is None
+
+
+def test_what_runs_took_is_added_up_over_all_sizes(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rows in (6, 11):
+        families_model(rows)[0].realize()
+    clock = itertools.count(0.0, 0.25)
+    monkeypatch.setattr(plans, "perf_counter", lambda: next(clock))
+    for times, rows in enumerate((9, 14, 13), 1):
+        y, _ = families_model(rows)
+        shared = plan_of(y).shared
+        y.realize()
+        assert shared is not None and shared.final is not None and shared.final.spent == 0.25 * times
+
+
+def test_a_plan_is_asked_for_when_runs_took_half_of_what_building_does(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiers, "ASKED_SHARE", 0.5)
+    computed()
+    final = _final()
+    assert final is not None
+    for share, times in ((0.4, 0), (0.51, 1), (0.6, 1)):
+        spend(share * final.seconds)
+        computed()
+        assert len(asked.tasks) == times
+
+
+def test_a_plan_is_asked_for_again_where_there_was_no_room(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "ask", lambda *_: False)
+    for _ in range(3):
+        computed()
+    monkeypatch.setattr(beside, "ask", asked)
+    for _ in range(3):
+        computed()
     assert len(asked.tasks) == 1
-
-
-def test_steps_of_a_loop_count_as_often_as_they_run() -> None:
-    def seconds(length: int) -> float:
-        x = weft.tensor(np.ones((length, 8), np.float32))
-        last, _ = weft.scan(lambda c, row: (c * 0.5 + row.exp(), row), weft.zeros(8), x)
-        own = snapshot(signature([last.value.node]))
-        made = basic_plans.basic(Job(own.outputs, own.leaves, (), {}), open_device("cpu:0"))
-        assert made is not None
-        return tiers._run_seconds(made.plan(open_device("cpu:0"))[0].items)
-
-    short, long = seconds(10), seconds(1000)
-    assert 80 < long / short < 101
 
 
 def test_kernels_of_loops_count_in_a_plan_that_was_kept() -> None:
@@ -201,41 +246,48 @@ def test_a_basic_plan_is_kept_for_the_next_process(asked: Asked, monkeypatch: py
     monkeypatch.setattr(basic_plans, "draft", None)  # nothing is made anew
     np.testing.assert_array_equal(computed(), first)
     assert plan().steps == steps
-    assert len(asked.tasks) == 1  # at its first run: it comes back
+    assert len(asked.tasks) == 2  # by each process
 
 
 def test_a_final_plan_is_waited_for_by_processes_together(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def process(seconds: float) -> int:
-        """The steps of the plan in a process that ends so long after it asked for the final one."""
-        asked.tasks.clear()
+    def process(share: float) -> int:
+        """The steps of the plan in a process whose runs took so much of what is waited for."""
         for table in (realization._plans, families._met):
             table.clear()
         computed()
+        final = _final()
+        if final is not None:
+            spend(final.spent + share * tiers.PATIENCE * (final.seconds + tiers.COMPILER_SECONDS))
         steps = len(plan().steps)
         for _, done in asked.tasks:
-            clock[0] += seconds
             done(None)
+        asked.tasks.clear()
         return steps
 
-    clock = [0.0]
-    monkeypatch.setattr(tiers.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(tiers, "PATIENCE", 1.0)
+    monkeypatch.setattr(tiers, "PATIENCE", 4.0)
     monkeypatch.setattr(tiers, "ASK_AT_ONCE_SECONDS", 0.0)
-    process(0.0)
-    kept = tiers._kept(signature([model().value.node]), open_device("cpu:0"), asked.tasks[0][0].name or "")
-    assert kept is not None
-    basic, seconds = len(plan().steps), kept[1]
-    name = tiers._name(asked.tasks[0][0].name or "")
-    assert [process(0.2 * seconds) for _ in range(5)][:3] == [basic] * 3 and tiers.files.get("waits", name)
-    assert len(plan().steps) < basic and not asked.tasks
-    asked.tasks.clear()
+    first, *others = [process(0.3) for _ in range(5)]
+    assert others[:2] == [first] * 2 and others[2] < first and others[3] == others[2]
+
+
+def test_a_compiler_is_waited_for_as_well(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that one operation, whose plan is built in no time, does not wait for it."""
+    monkeypatch.setattr(tiers, "PATIENCE", 4.0)
+    computed()
+    final, basic = _final(), len(plan().steps)
+    assert final is not None
+    for more, gives_way in ((0.9, False), (1.1, True)):
+        spend(4.0 * (final.seconds + more * tiers.COMPILER_SECONDS))
+        computed()
+        assert (len(plan().steps) < basic) == gives_way
 
 
 def test_who_waited_forgets_it_when_the_plan_is_there(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiers, "ASK_AT_ONCE_SECONDS", 0.0)
     computed()
+    spend(1.0)
     task, done = asked.tasks.pop()
     done(None)
     name = tiers._name(task.name or "")
@@ -255,28 +307,17 @@ def test_who_stops_the_worker_is_told_what_it_did_not_build() -> None:
     assert answers in ([None], [False]) and not beside._state
 
 
-def test_small_graphs_are_asked_for_late(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiers, "SMALL_SECONDS", 1e6)
-    for _ in range(tiers.SMALL_RUNS_ASKED_AFTER - 1):
-        computed()
-    assert len(plan().steps) > 6 and not asked.tasks
-    computed()
-    assert len(asked.tasks) == 1
-
-
-def test_small_graphs_of_an_earlier_process_are_asked_for_when_they_come_again(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("least", [0.0, 1e6])
+def test_what_an_earlier_process_met_is_asked_for_at_once_unless_it_is_small(
+    least: float, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not at their first run: programs of other graphs at each step have hundreds that come once."""
-    monkeypatch.setattr(tiers, "SMALL_SECONDS", 1e6)
+    monkeypatch.setattr(tiers, "SMALL_SECONDS", least)
     computed()
+    assert not asked.tasks
     for table in (realization._plans, families._met):
         table.clear()
-    for _ in range(tiers.RUNS_ASKED_AFTER):  # the first finds the plan, and is not counted
-        computed()
-    assert not asked.tasks
     computed()
-    assert len(asked.tasks) == 1
+    assert len(asked.tasks) == (not least)
 
 
 def test_small_graphs_are_tried_less_and_less_where_programs_are_missing(
@@ -441,8 +482,8 @@ def test_small_graphs_may_lack_half_of_what_building_takes(
 
 def test_what_takes_too_long_beside_is_built_here(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     first = computed()
-    for _ in range(2 * tiers.RUNS_ASKED_AFTER):
-        computed()
+    spend(1.0)
+    computed()
     assert len(plan().steps) > 6
     monkeypatch.setattr(tiers, "PATIENCE", 0.0)
     np.testing.assert_allclose(computed(), first, rtol=1e-5, atol=1e-6)
@@ -506,8 +547,7 @@ def test_where_no_worker_can_be_there_is_one_tier(
 
 def test_without_a_worker_the_plan_is_built_here(asked: Asked) -> None:
     first = computed()
-    for _ in range(tiers.RUNS_ASKED_AFTER):
-        computed()
+    computed()
     ((_, done),) = asked.tasks
     done(False)
     np.testing.assert_allclose(computed(), first, rtol=1e-5, atol=1e-6)
@@ -516,8 +556,7 @@ def test_without_a_worker_the_plan_is_built_here(asked: Asked) -> None:
 
 def test_a_plan_that_cannot_be_loaded_is_built_here(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     computed()
-    for _ in range(tiers.RUNS_ASKED_AFTER):
-        computed()
+    computed()
     ((_, done),) = asked.tasks
     done(True)  # which is not so
     computed()
@@ -584,8 +623,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 def test_the_worker_builds_a_plan_that_is_taken() -> None:
     first = computed()
-    for _ in range(tiers.RUNS_ASKED_AFTER):
-        computed()
+    computed()
     (kept,) = [k for k in realization._plans.values() if k.final is not None and len(k.plan.steps) > 6]
     final = kept.final
     assert final is not None
@@ -698,8 +736,7 @@ def test_a_task_survives_packing() -> None:
 
 def test_threads_take_over_together(asked: Asked) -> None:
     first = computed()
-    for _ in range(tiers.RUNS_ASKED_AFTER):
-        computed()
+    computed()
     wrong: list[object] = []
 
     def run() -> None:

@@ -141,6 +141,8 @@ class Plan:
     sizes: tuple[Size, ...] | None = None
     """Bytes, dtype, shape and memory of each result; None where runtime variables have a say."""
     computed: tuple[Int, ...] = ()
+    final: Final | None = None
+    """The plan that takes over, where this is a basic one that is not shared."""
 
     def __post_init__(self) -> None:
         if self.sizes is None:
@@ -203,7 +205,7 @@ class Plan:
         """Run on the memory of the inputs; the results, in memory of their own. MemoryPlanError when there is none."""
         try:
             results, memories = self._with_results(inputs, values)
-            run = self.executable.run if self.shared is None else self._run_noted
+            run = self.executable.run if self.shared is None and self.final is None else self._run_noted
             run(memories, (*values, *self.constants) if self.constants else values)
         except MemoryError as error:
             raise MemoryPlanError(self._refusal(error)) from error
@@ -227,18 +229,21 @@ class Plan:
     def start(self, memories: Sequence[Memory], values: Sequence[int] = ()) -> None:
         """Run on external memories. MemoryPlanError, before anything is changed, when there is no workspace."""
         try:
-            run = self.executable.run if self.shared is None else self._run_noted
+            run = self.executable.run if self.shared is None and self.final is None else self._run_noted
             run(memories, (*values, *self.constants) if self.constants else values)
         except MemoryError as error:
             raise MemoryPlanError(self._refusal(error)) from error
 
     def _run_noted(self, memories: Sequence[Memory], values: Sequence[int]) -> None:
-        """Run, and note how long it took: where that is too long, the graph gets a plan of its own."""
-        assert self.shared is not None
+        """Run, and note how long it took: where that is too long, the graph gets another plan."""
         begin = perf_counter()
         self.executable.run(memories, values)
-        runs = self.shared.runs
-        runs.count, runs.seconds = runs.count + 1, runs.seconds + perf_counter() - begin
+        seconds, final = perf_counter() - begin, self.final
+        if self.shared is not None:
+            runs, final = self.shared.runs, self.shared.final
+            runs.count, runs.seconds = runs.count + 1, runs.seconds + seconds
+        if final is not None:
+            final.spent += seconds
 
     def start_again(self, changed: Sequence[tuple[int, Memory]], values: Sequence[int] = ()) -> None:
         """As `start`, on the memories of the last run but for those `changed`, by their numbers."""

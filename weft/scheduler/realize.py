@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -432,7 +433,7 @@ def plan_for(
                         plan = families.plan_for(sig, device, replaces, make, _met)
                         if plan is None and at_once and settings.tiers():
                             made, final = _soonest(device, sig, {})
-                            plan = made.plan({})
+                            plan = replace(made.plan({}), final=final)
                     if plan is None:
                         plan = _from_disk_or_built(device, sig, dict(replaces)).plan({})
             after = None if plan.shared is None else plan.shared.final

@@ -13,14 +13,12 @@ a program that is over before the final one is there finds it the next time.
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 from weft import disk_cache as files
 from weft.backends.protocol import Device
-from weft.ir.index import high
 from weft.lazy_dataclass import dataclass
 from weft.logs import logger
 from weft.scheduler import disk_cache
@@ -35,7 +33,7 @@ PIECE_SECONDS, ROW_SECONDS = 3.5e-3, 4e-4
 have two to four pieces, and those of layers alike are compiled once. Steps of nine models, Sapphire Rapids."""
 
 SMALL_SECONDS = 0.2
-"""The building time up to which a final plan is asked for late: a worker is nothing for short scripts."""
+"""The building time from which the worker is asked for a plan when a graph of an earlier process first comes."""
 
 MISSING_SHARE = 4
 """The part of the building time that may go by in compiling what a basic plan lacks: it was estimated, and the plan's
@@ -48,21 +46,19 @@ MOST_UNTRIED = 31
 """Small graphs after each other that are not tried, at most."""
 
 ASK_AT_ONCE_SECONDS = 0.5
-"""The building time from which the worker is asked when a graph first comes."""
+"""The same for other graphs: a worker is nothing for short scripts."""
 
-RUNS_ASKED_AFTER = 4
-"""Runs after which the worker is asked for the final plan of another one."""
-
-SMALL_RUNS_ASKED_AFTER = 64
-"""The same for a small one."""
-
-BYTES_PER_SECOND, FLOPS = 1e10, 2e10
-"""Rates of basic kernels on one core, at most."""
+ASKED_SHARE = 0.5
+"""The part of its building time that runs on the basic plan have to take before the worker is asked for another one:
+programs that differ from step to step have hundreds of graphs that come a few times."""
 
 PATIENCE = 4.0
-"""The multiple of its building time that a final plan is waited for, since the worker has only what is left of the
-machine, and ends with the program: then it is built here. A run on the basic plan takes up to twice as long, so waiting
-has cost about as much. Processes wait together."""
+"""The multiple of its building time that runs on the basic plan may take until the final one is built here, since the
+worker has only what is left of the machine, and ends with the program. Such a run takes up to twice as long, so by
+then they have lost twice what building does. Those of earlier processes count."""
+
+COMPILER_SECONDS = 0.1
+"""The time in which a compiler is there, in a process that has none."""
 
 _ahead: ContextVar[bool] = ContextVar("basic_plans_ahead", default=False)
 
@@ -108,48 +104,35 @@ class Final:
     results: Sequence[Result]
     seconds: float
     """The time in which it is expected to be built."""
-    run_seconds: float = 0.0
-    """The time that a run on the basic plan takes at least."""
-    comes_back: bool = False
-    """An earlier process made the basic plan."""
-    waited: float = 0.0
-    """The time for which earlier processes waited for it, in vain."""
+    spent: float = 0.0
+    """The time that runs on the basic plan took, in earlier processes that ended before the worker was done as well."""
     plan: Plan | Unrolled | None = None
     """With `Unrolled`, a plan for each number of steps of its loops."""
     failed: bool = False
     """It cannot be built beside, and has to be built here."""
-    _asked: float | None = None
-    """The time at which it was asked for."""
-    _runs: int = 0
+    _asked: bool = False
 
     def due(self) -> bool:
-        """True where the basic plan has to give way; else this counts a run on it."""
+        """True where the basic plan has to give way."""
         if self.plan is not None or self.failed:
             return True
-        self._runs += 1
-        if self._asked is None:
-            late = self.seconds < SMALL_SECONDS and not self.comes_back
-            enough = SMALL_RUNS_ASKED_AFTER if late else RUNS_ASKED_AFTER
-            if self._runs >= enough or self._runs * self.run_seconds >= self.seconds:
-                self.ask()
-            return False
-        return self.patience_ends(time.monotonic() - self._asked)
+        if not self._asked and self.spent >= ASKED_SHARE * self.seconds:
+            self.ask()
+        return self.patience_ends()
 
-    def patience_ends(self, here: float = 0.0) -> bool:
-        """True where it was waited for long enough, `here` and in earlier processes. These count twice: they were over
-        before the worker was done, and the next ones may be."""
-        return 2 * self.waited + here > PATIENCE * self.seconds
+    def patience_ends(self) -> bool:
+        """True where it was waited for long enough."""
+        return self.spent > PATIENCE * (self.seconds + COMPILER_SECONDS)
 
     def ask(self) -> None:
         """Have it built, if there is room among what waits."""
-        self._asked = time.monotonic()  # before anybody can answer
-        if not beside.ask(self.task, self._built):
-            self._asked, self._runs = None, 0
+        self._asked = True  # before anybody can answer
+        self._asked = beside.ask(self.task, self._built)
 
     def _built(self, succeeded: bool | None) -> None:
         """Take the plan from the disk; in the thread that hears of it."""
         if succeeded is None:
-            self._keep_waited()
+            self._keep_spent()
             return
         try:
             if succeeded and self.task.name is not None:
@@ -159,14 +142,13 @@ class Final:
             log = logger(__name__)
             log.warning("a plan that was built beside cannot be used", exc_info=True)
         self.failed = self.plan is None
-        if self.waited and self.plan is not None and self.task.name is not None:
+        if self.plan is not None and self.task.name is not None and _spent(self.task.name):
             files.discard("waits", _name(self.task.name))
 
-    def _keep_waited(self) -> None:
-        """Leave to the next process how long it was waited for."""
-        if self.task.name is not None and self._asked is not None:
-            waited = self.waited + time.monotonic() - self._asked
-            files.put("waits", _name(self.task.name), struct.pack("<d", waited))
+    def _keep_spent(self) -> None:
+        """Leave to the next process how long runs took."""
+        if self.task.name is not None:
+            files.put("waits", _name(self.task.name), struct.pack("<d", self.spent))
 
 
 def first(sig: Signature, device: Device, name: str) -> tuple[Unrolled, Final] | Task | None:
@@ -187,25 +169,12 @@ def first(sig: Signature, device: Device, name: str) -> tuple[Unrolled, Final] |
         return found
     plan, seconds = found
     task = Task(sig.key.rows, device.info.name, name, sig.variables)
-    run_seconds = 0.0 if sig.variables else _run_seconds(plan.items)
-    waited = _waited(name) if kept else 0.0
-    final = Final(task, device, sig.results(), seconds, run_seconds, kept is not None, waited)
+    final = Final(task, device, sig.results(), seconds, _spent(name) if kept else 0.0)
     if final.patience_ends():
         return None
     if seconds >= (SMALL_SECONDS if kept else ASK_AT_ONCE_SECONDS) and not _ahead.get():
         final.ask()
     return plan, final
-
-
-def _run_seconds(items: Sequence[Item]) -> float:
-    """The time that steps take at least, on one core: what kernels move, and compute."""
-    total = 0.0
-    for i in items:
-        if isinstance(i, Repeat):
-            total += high(i.length) * _run_seconds(i.patterns[0])
-        else:
-            total += max(i[1].bytes / BYTES_PER_SECOND, i[1].flops / FLOPS)
-    return total
 
 
 def _kernels(items: Sequence[Item]) -> Iterator[KernelInfo]:
@@ -230,8 +199,8 @@ def _seconds(sig: Signature, pieces: int) -> float:
     return PIECE_SECONDS * pieces + ROW_SECONDS * len(sig.key.rows)
 
 
-def _waited(name: str) -> float:
-    """The time for which earlier processes waited for a final plan, in vain."""
+def _spent(name: str) -> float:
+    """The time that runs on the basic plan took in earlier processes, which waited for the final one in vain."""
     data = files.get("waits", _name(name))
     return 0.0 if data is None or len(data) != 8 else struct.unpack("<d", data)[0]
 
