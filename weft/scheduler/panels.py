@@ -70,15 +70,18 @@ class Panels:
         return graph.apply(Op.RESHAPE, (back,), shape=self.weight.shape)
 
 
-def panels(order: Sequence[Node], weights: Collection[Node], info: DeviceInfo) -> Iterator[Panels]:
-    """The factors of products among the nodes `order` that are `weights` to be laid out."""
+def panels(
+    order: Sequence[Node], weights: Collection[Node], info: DeviceInfo, rows: int = MIN_ROWS
+) -> Iterator[Panels]:
+    """The factors of products among the nodes `order` that are `weights` to be laid out, where results have so many
+    rows at least."""
     if info.task_kind is not LoopKind.PARALLEL:
         return
     for n in order:
         if n.op is Op.SUM and n.inputs[0].op is Op.MUL:
             a, b = n.inputs[0].inputs
             for factor, other in ((a, b), (b, a)):
-                found = _of_product(n, factor, other, weights, info)
+                found = _of_product(n, factor, other, weights, info, rows)
                 if found is not None:
                     yield found
 
@@ -133,7 +136,7 @@ def weight_factor(total: Node, factor: Node, other: Node, weights: Collection[No
 
 
 def _of_product(
-    total: Node, factor: Node, other: Node, weights: Collection[Node], info: DeviceInfo
+    total: Node, factor: Node, other: Node, weights: Collection[Node], info: DeviceInfo, least: int
 ) -> Panels | None:
     """The panels for one factor of a sum of products; None where it is no such weight."""
     found, axes = weight_factor(total, factor, other, weights), total.attrs
@@ -151,7 +154,7 @@ def _of_product(
         return None
     if summed * n != elements(weight.shape) or summed * n * weight.dtype.itemsize < MIN_BYTES:
         return None
-    if not MIN_ROWS <= rows <= MAX_ROWS:
+    if not least <= rows <= MAX_ROWS:
         return None
     tiled = _tiled(other, at, axes.axes, lane)
     large = tiled == rows and rows * summed * weight.dtype.itemsize > info.l2_bytes

@@ -10,8 +10,9 @@ from weft.ir.calls import expand_calls
 from weft.ir.graph import Node
 from weft.scheduler.factored_sums import factored
 from weft.scheduler.layouts import laid_out
+from weft.scheduler.loop_panels import with_panels
 
 
 def planned(outputs: Sequence[Node], info: DeviceInfo) -> Sequence[Node]:
     """The nodes that a plan on such a device computes for `outputs`, calls expanded."""
-    return laid_out(factored(expand_calls(outputs)), info)
+    return with_panels(laid_out(factored(expand_calls(outputs)), info), info)
