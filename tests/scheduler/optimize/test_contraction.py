@@ -546,3 +546,68 @@ def test_windows_of_a_weights_gradient_are_copied_once(stride: int) -> None:
     assert picked["contraction.depth"] == "in blocks" and "window" in k.nests
     copied = np.prod([int(s.extent) for s in [*k.nests["window"].loops, *k.enclosing("window")]])
     assert copied <= 2 * int(np.prod(x.shape))
+
+
+@pytest.mark.parametrize(("stride", "dilation"), [(1, 2), (2, 1), (3, 1)])
+def test_a_stream_with_edges_is_moved_first_as_well(stride: int, dilation: int) -> None:
+    """With its zeros outside, in place of a window for each panel, of which strides leave out a part."""
+
+    def convolved(x: weft.Tensor, w: weft.Tensor) -> weft.Tensor:
+        return F.conv2d(x.permute(0, 3, 1, 2), w, padding=1, stride=stride, dilation=dilation)
+
+    def gradient(x: weft.Tensor, g: weft.Tensor) -> weft.Tensor:
+        w = weft.zeros(40, 64, 2, 2)
+        found = weft.grad(lambda w: (convolved(x, w) * g.permute(0, 3, 1, 2)).sum())(w)
+        return found.permute(2, 3, 0, 1)
+
+    x, device = normal(3, 7 * stride, 7 * stride, 64), MOVING["avx2"]
+    places = convolved(weft.tensor(x), weft.zeros(40, 64, 2, 2)).permute(0, 2, 3, 1).shape
+    g = normal(*places, seed=2)
+    (spec,) = kernelize([gradient(weft.tensor(x).realize(), weft.tensor(g).realize()).value.node])
+    ways = next(
+        p.options for p in schedule(spec.algorithm, device).decisions.picks if p.name == "contraction.axes"
+    )
+    assert "lanes i1, rows j1 moved" in map(str, ways)
+    k, got = scheduled(gradient, [x, g], device, {"contraction.axes": "lanes i1, rows j1 moved"})
+    assert "moved" in k.nests and "window" not in k.nests
+    want, full = np.zeros((2, 2, 40, 64)), np.pad(x.astype(np.float64), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    h, v = g.shape[1:3]
+    for r, s in np.ndindex(2, 2):
+        seen = full[:, r * dilation :: stride, s * dilation :: stride][:, :h, :v]
+        want[r, s] = np.einsum("nijc,nijk->kc", seen, g)
+    close(got, want)
+
+
+def test_a_window_of_which_strides_leave_out_a_part_counts_as_a_whole() -> None:
+    def ways(stride: int) -> Mapping[str, float]:
+        x, w = weft.zeros(4, 14 * stride, 14 * stride, 256).realize(), weft.zeros(256, 256, 3, 3)
+        g = weft.zeros(4, 14, 14, 256).realize()
+
+        def loss(w: weft.Tensor) -> weft.Tensor:
+            return (conv(x.permute(0, 3, 1, 2), w, stride) * g.permute(0, 3, 1, 2)).sum()
+
+        (spec,) = kernelize([weft.grad(loss)(w).permute(2, 3, 0, 1).value.node])
+        k = schedule(spec.algorithm, info(32, 16, 512 << 10))
+        (pick,) = (p for p in k.decisions.picks if p.name == "contraction.axes")
+        return dict(zip(map(str, pick.options), pick.costs, strict=True))
+
+    once, apart = ways(1), ways(2)
+    in_windows = "lanes i1, rows j1"
+    assert apart[in_windows] > 1.1 * once[in_windows]
+    assert min(apart, key=lambda n: apart[n]).endswith(" moved")
+
+
+def test_what_is_stored_and_read_with_each_result_counts() -> None:
+    """An update with moments has seven tensors, which a tile of two rows would go through two elements at a time."""
+    x, g = weft.zeros(196, 512).realize(), weft.zeros(196, 2048).realize()
+    tensors = [weft.zeros(512, 2048).realize() for _ in range(3)]
+
+    def axes(*results: weft.Tensor) -> str:
+        (spec,) = kernelize([t.value.node for t in results])
+        k = schedule(spec.algorithm, info(32, 16, 512 << 10))
+        return str(next(p.option for p in k.decisions.picks if p.name == "contraction.axes"))
+
+    grad = x.T @ g
+    p, m, _ = tensors
+    m = 0.9 * m + grad
+    assert axes(p - 0.1 * m, m, grad).startswith("lanes j1"), "along what lies side by side"

@@ -57,6 +57,7 @@ from weft.scheduler.optimize.contraction_form import (
     merge_even,
     merge_short_axes,
     output_steps,
+    result_index,
 )
 from weft.scheduler.optimize.depth import Deep, Sharing
 from weft.scheduler.optimize.dots import Dots, InnerProducts
@@ -203,7 +204,9 @@ def choose(form: Products, info: DeviceInfo) -> Tiles | InnerProducts | Deep | R
         names = list(map(str, inner))
         k, name = pick(k, "dots.axes", names, [ways.cost for ways in inner], "cycles")
         ways = inner[names.index(name)]
-        of = {"tiles": least[number], "inner products": ways.cost}
+        more = info.costs.gather_cycles * (_accesses(ways.kernel, ways.contraction) - 1)
+        results = prod(typical(a.extent) for a in ways.contraction.value.axes)
+        of = {"tiles": least[number], "inner products": ways.cost + more * results}
         k, method = pick(k, "contraction.method", list(of), list(of.values()), "cycles")
         if method != "tiles":
             return dots.choose(with_decisions_of(ways.kernel, k), ways)
@@ -337,12 +340,7 @@ def _ways(axes: Axes, info: DeviceInfo) -> list[Axes]:
     but the last one does, beside which panels of the whole depth fit."""
     k, c, side = axes.kernel, axes.contraction, 1 - axes.side
     load, reduce = plain_load(c.factors[side]), c.value.reduce
-    if (
-        load is None
-        or load.guard
-        or reduce is None
-        or not all(isinstance(a.extent, int) for a in c.value.all_axes)
-    ):
+    if load is None or reduce is None or not all(isinstance(a.extent, int) for a in c.value.all_axes):
         return [axes]
     depth = prod(high(a.extent) for a in reduce.axes)
     panel = depth * info.lanes(c.value.dtype) * c.value.dtype.itemsize
@@ -367,12 +365,14 @@ def _tiles(axes: Axes, info: DeviceInfo) -> dict[TileSize, float]:
         apart, strided, crowd = None, False, False
     packing, direct = _packing(k, c, side, panel, costs)
     blocks = prod(typical(a.extent) for a in c.own(1 - side) if a is not stream)
-    seek = _seeking(k, c, 1 - side, panel, costs)
+    seek = 0.0 if axes.moved else _seeking(k, c, 1 - side, panel, costs)
     free = {a.var for a in (*c.own(1 - side), panel)}
     around = prod(typical(a.extent) for a in c.value.axes if a.var not in free)
     spread = parallel.pays(k, info, 2.0 * macs)
     each, line, itemsize = macs / (p * s), costs.line_bytes, c.value.dtype.itemsize
-    large = reachable(k, c, 1 - side) is None and blocks * s * depth * itemsize > info.l2_bytes
+    large = (
+        axes.moved or reachable(k, c, 1 - side) is None
+    ) and blocks * s * depth * itemsize > info.l2_bytes
     run = run_bytes(k, c, 1 - side)
     leaps = run is not None and apart is not None and run < PAGE_BYTES <= apart
     far = costs.far_line_cycles if leaps else costs.hidden_far_line_cycles
@@ -440,27 +440,47 @@ def _packing(k: Kernel, c: Contraction, side: int, panel: Axis, costs: CostModel
 
 
 def _storing(axes: Axes, costs: CostModel) -> float:
-    """Cycles to store the results."""
+    """Cycles to store the results, and to read what else is computed with each: along lanes, or along the rows of a
+    tile that is turned."""
     k, c = axes.kernel, axes.contraction
+    assert isinstance(c.out, Output)
     across, along = output_steps(k, c, axes.panel), output_steps(k, c, axes.stream)
-    each = (
-        costs.copy_cycles
-        if all(x == 1 for x in across)
-        else costs.gather_cycles
-        if all(x == 1 for x in along)
-        else costs.scatter_store_cycles
-    )
-    return each * prod(typical(a.extent) for a in c.value.axes)
+    in_order, turned = all(x == 1 for x in across), all(x == 1 for x in along)
+    each = costs.copy_cycles if in_order else costs.gather_cycles if turned else costs.scatter_store_cycles
+    stored = each * (len(across) if in_order or turned else sum(x != 1 for x in across))
+    axis = result_index(c, axes.panel)
+    steps = [lane_step(k, x, axis) if isinstance(axis, Var) else None for x in _read_at_results(k, c.out)]
+    read = [
+        costs.copy_cycles if x == 1 and not (turned and not in_order) else costs.gather_cycles for x in steps
+    ]
+    return (stored + sum(read)) * prod(typical(a.extent) for a in c.value.axes)
+
+
+def _accesses(k: Kernel, c: Contraction) -> int:
+    """The elements that are stored for each result, and those that are read for it beside the factors."""
+    return len(c.out.stores) + sum(1 for _ in _read_at_results(k, c.out))
+
+
+def _read_at_results(k: Kernel, out: Output) -> Iterator[Load]:
+    """What the output reads of parameters at every result."""
+    return (x for x in reads(out) if len(axes_of(x)) >= len(out.axes) and k.algorithm.param(x.source))
 
 
 def _seeking(k: Kernel, c: Contraction, side: int, panel: Axis, costs: CostModel) -> float:
     """Cycles to find the elements of the stream for the tiles of one panel (one tile's width of its axis)."""
-    if reachable(k, c, side) is not None:
-        return costs.copy_cycles * _elements(c, side)
+    if (reached := reachable(k, c, side)) is not None:
+        return costs.copy_cycles * _elements(c, side) * _left_out(c, reached)
     if not awkward(k, c.factors[side]):
         return 0.0
     found = c.value.axes if _is_found_once(k, c, side) else c.value.all_axes
     return costs.seek_cycles * prod(typical(a.extent) for a in found if a is not panel)
+
+
+def _left_out(c: Contraction, reached: Expr) -> int:
+    """The elements that a window has for each that is read: the steps of a sum may leave some out between them."""
+    summed = [a.var for a in c.value.reduce.axes if a.extent != 1] if c.value.reduce else []
+    steps = [[abs(x) for v in summed if (x := coefficient(i, v))] for i in main(reached).index]
+    return prod(min(found) for found in steps if found)
 
 
 def _is_found_once(k: Kernel, c: Contraction, side: int) -> bool:
@@ -488,7 +508,7 @@ class _Tiled:
         self.sized = isinstance(choice.stream.extent, int)
         self.square = 0
         self.summed = c.value.name
-        self.reached = reachable(self.k, c, 1 - choice.side)
+        self.reached = None if choice.moved else reachable(self.k, c, 1 - choice.side)
         self.depth = prod(typical(a.extent) for a in c.value.reduce.axes) if c.value.reduce else 1
         self.panel_bytes = self.depth * self.width * c.value.dtype.itemsize
 
@@ -623,9 +643,8 @@ class _Tiled:
     def reads_along(self) -> bool:
         """The epilogue reads a parameter at every result: in short runs, which no hardware foresees."""
         out = self.k.algorithm.item(self.c.out.name)
-        return any(
-            len(axes_of(load)) >= len(out.axes) for load in reads(out) if self.k.algorithm.param(load.source)
-        )
+        assert isinstance(out, Output)
+        return any(True for _ in _read_at_results(self.k, out))
 
     def turn(self, tile: str, tall: str, lane: str) -> bool:
         """Go through a tile in local memory, where lanes are not contiguous in the output but the tile's rows

@@ -155,14 +155,19 @@ def merge_short_axes(k: Kernel, c: Contraction) -> tuple[Kernel, Contraction]:
 
 def output_steps(k: Kernel, c: Contraction, axis: Axis) -> list[int | None]:
     """The step of each store's offset per step of the value's axis."""
-    load = next(r for r in reads(c.out) if r.source == c.value.name)
-    var = load.index[[a.var for a in c.value.axes].index(axis.var)]
+    var = result_index(c, axis)
     out: list[int | None] = []
     for s in c.out.stores:
         p = k.algorithm.param(s.param)
         assert p is not None
         out.append(coefficient(flatten(s.index, p.shape), var) if isinstance(var, Var) else None)
     return out
+
+
+def result_index(c: Contraction, axis: Axis) -> Int:
+    """The index at which the output reads the value, along one of its axes."""
+    load = next(r for r in reads(c.out) if r.source == c.value.name)
+    return load.index[[a.var for a in c.value.axes].index(axis.var)]
 
 
 def _contiguous_pair(k: Kernel, c: Contraction, a: Axis, b: Axis) -> bool:
