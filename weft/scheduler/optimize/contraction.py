@@ -462,7 +462,7 @@ def _accesses(k: Kernel, c: Contraction) -> int:
 
 
 def _read_at_results(k: Kernel, out: Output) -> Iterator[Load]:
-    """What the output reads of parameters at every result."""
+    """Loads of parameters at every result."""
     return (x for x in reads(out) if len(axes_of(x)) >= len(out.axes) and k.algorithm.param(x.source))
 
 
