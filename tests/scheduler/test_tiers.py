@@ -154,6 +154,15 @@ def test_what_runs_took_is_added_up_over_all_sizes(asked: Asked, monkeypatch: py
         assert shared is not None and shared.final is not None and shared.final.spent == 0.25 * times
 
 
+def test_runs_of_parts_on_several_devices_are_added_up(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(0.0, 0.25)
+    monkeypatch.setattr(plans, "perf_counter", lambda: next(clock))
+    for _ in range(2):
+        (model().to("dummy:0") * 2).realize()
+    finals = [kept.final for kept in realization._plans.values() if kept.final is not None]
+    assert finals and {f.spent for f in finals} == {0.5}
+
+
 def test_a_plan_is_asked_for_when_runs_took_half_of_what_building_does(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:

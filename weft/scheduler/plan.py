@@ -205,8 +205,7 @@ class Plan:
         """Run on the memory of the inputs; the results, in memory of their own. MemoryPlanError when there is none."""
         try:
             results, memories = self._with_results(inputs, values)
-            run = self.executable.run if self.shared is None and self.final is None else self._run_noted
-            run(memories, (*values, *self.constants) if self.constants else values)
+            self.execute(memories, (*values, *self.constants) if self.constants else values)
         except MemoryError as error:
             raise MemoryPlanError(self._refusal(error)) from error
         return results
@@ -229,13 +228,18 @@ class Plan:
     def start(self, memories: Sequence[Memory], values: Sequence[int] = ()) -> None:
         """Run on external memories. MemoryPlanError, before anything is changed, when there is no workspace."""
         try:
-            run = self.executable.run if self.shared is None and self.final is None else self._run_noted
-            run(memories, (*values, *self.constants) if self.constants else values)
+            self.execute(memories, (*values, *self.constants) if self.constants else values)
         except MemoryError as error:
             raise MemoryPlanError(self._refusal(error)) from error
 
+    @property
+    def execute(self) -> Callable[[Sequence[Memory], Sequence[int]], None]:
+        """The executable's run on external memories, with values of all variables. How long it takes is noted where
+        another plan may come."""
+        return self.executable.run if self.shared is None and self.final is None else self._run_noted
+
     def _run_noted(self, memories: Sequence[Memory], values: Sequence[int]) -> None:
-        """Run, and note how long it took: where that is too long, the graph gets another plan."""
+        """Run, and note how long it took."""
         begin = perf_counter()
         self.executable.run(memories, values)
         seconds, final = perf_counter() - begin, self.final

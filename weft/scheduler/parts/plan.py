@@ -77,7 +77,7 @@ class _Part:
         own += [memories[v] for v in work.results]
         values = (*[env[v.name] for v in self.sig.variables], *plan.constants)
         if times is None or not isinstance(work, Compute):
-            plan.executable.run(own, values)
+            plan.execute(own, values)
             return
         of = times.setdefault(self.device.info.name, [0.0, 0.0])
         of[0] += sum(plan.executable.run_timed(own, values))
