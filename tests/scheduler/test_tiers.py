@@ -122,8 +122,7 @@ def spend(seconds: float) -> None:
 
 
 def _final() -> tiers.Final | None:
-    found = plan()
-    return found.final if found.shared is None else found.shared.final
+    return plan().final
 
 
 def test_what_runs_took_is_added_up_while_the_plan_is_a_basic_one(
@@ -149,9 +148,9 @@ def test_what_runs_took_is_added_up_over_all_sizes(asked: Asked, monkeypatch: py
     monkeypatch.setattr(plans, "perf_counter", lambda: next(clock))
     for times, rows in enumerate((9, 14, 13), 1):
         y, _ = families_model(rows)
-        shared = plan_of(y).shared
+        found = plan_of(y)
         y.realize()
-        assert shared is not None and shared.final is not None and shared.final.spent == 0.25 * times
+        assert found.shared is not None and found.final is not None and found.final.spent == 0.25 * times
 
 
 def test_runs_of_parts_on_several_devices_are_added_up(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +158,7 @@ def test_runs_of_parts_on_several_devices_are_added_up(asked: Asked, monkeypatch
     monkeypatch.setattr(plans, "perf_counter", lambda: next(clock))
     for _ in range(2):
         (model().to("dummy:0") * 2).realize()
-    finals = [kept.final for kept in realization._plans.values() if kept.final is not None]
+    finals = [kept.plan.final for kept in realization._plans.values() if kept.plan.final is not None]
     assert finals and {f.spent for f in finals} == {0.5}
 
 
@@ -610,7 +609,7 @@ def test_no_memory_of_leaves_is_kept(asked: Asked) -> None:
     storage = x.value.node.storage
     before = sys.getrefcount(storage)
     (x.exp() @ x.T).softmax(-1).numpy()
-    assert any(k.final is not None for k in realization._plans.values())
+    assert any(k.plan.final is not None for k in realization._plans.values())
     assert sys.getrefcount(storage) == before
 
 
@@ -633,8 +632,8 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def test_the_worker_builds_a_plan_that_is_taken() -> None:
     first = computed()
     computed()
-    (kept,) = [k for k in realization._plans.values() if k.final is not None and len(k.plan.steps) > 6]
-    final = kept.final
+    (kept,) = [k for k in realization._plans.values() if k.plan.final is not None and len(k.plan.steps) > 6]
+    final = kept.plan.final
     assert final is not None
     wait_for(lambda: final.plan is not None or final.failed)
     assert not final.failed

@@ -131,7 +131,7 @@ class _General:
             plan = self.plan
             if isinstance(plan, Unrolled):
                 plan = plan.plan({v.name: x for v, x in zip(self.variables, values, strict=True)})
-            found = self.plans[at] = plan, Shared(self.graph, seconds=_work_seconds(plan), final=self.final)
+            found = self.plans[at] = plan, Shared(self.graph, seconds=_work_seconds(plan))
             if len(self.plans) > LOOP_PLANS:
                 self.plans.pop(next(iter(self.plans)))
         return found
@@ -552,9 +552,8 @@ def _fed(
             tuple(zip(general.variables, bound, strict=True)),
             Runs(),
             shared.seconds,
-            shared.final,
         )
-    return plan.bound(bound, feed, dict(replaces), shared)
+    return plan.bound(bound, feed, dict(replaces), shared, general.final)
 
 
 def _memory(data: bytes, device: Device) -> Memory:

@@ -79,7 +79,7 @@ def split(outputs: Sequence[Node], staying: Collection[Node], info: DeviceInfo) 
         kept[n] = stand_in(n)
     for p, n in laid_out.items():
         if n in kept:
-            (known[p.factor],) = rebuilt([p.factor], {p.weight: p.weight_in(kept[n])})
+            known[p.factor] = p.factor_in(kept[n])
     return Split(tuple(kept), tuple(kept.values()), tuple(rebuilt(expanded, known))) if kept else None
 
 

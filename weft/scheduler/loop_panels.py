@@ -67,7 +67,7 @@ def _laid_out(body: Body, inputs: tuple[Node, ...], info: DeviceInfo) -> tuple[B
         laid_out = replace(p, weight=given[p.weight]).laid_out()
         if laid_out not in made:
             made[laid_out] = graph.buffer(laid_out.shape, laid_out.dtype, p.weight.device, None)
-        (views[p.factor],) = rebuilt([p.factor], {p.weight: p.weight_in(made[laid_out])})
+        views[p.factor] = p.factor_in(made[laid_out])
     if not made:
         return body, inputs
     roots = rebuilt(roots, views)

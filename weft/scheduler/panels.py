@@ -20,6 +20,7 @@ from weft.ir.graph import Axes, Node, elements
 from weft.ir.index import Int, Var, ceildiv, coefficient, variables
 from weft.ir.loops import LoopKind
 from weft.ir.ops import MOVEMENT, Op
+from weft.ir.rewrite import rebuilt
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.tiles import most_rows, tile_cycles
 
@@ -68,6 +69,10 @@ class Panels:
         order[a:a] = [0, rank - 1]
         back = graph.apply(Op.PERMUTE, (panels,), Axes(tuple(order)))
         return graph.apply(Op.RESHAPE, (back,), shape=self.weight.shape)
+
+    def factor_in(self, panels: Node) -> Node:
+        """The factor, as a view of the weight's panels."""
+        return rebuilt([self.factor], {self.weight: self.weight_in(panels)})[0]
 
 
 def panels(

@@ -69,14 +69,12 @@ class Runs:
 @dataclass(frozen=True, slots=True, eq=False)
 class Shared:
     """The graph of all sizes that a plan was built for, values of its runtime variables, and the runs with these.
-    `seconds`: a run's time with the largest sizes, by rough rates, but for what starting kernels takes; `final`: what
-    takes over, where it is a basic plan."""
+    `seconds`: a run's time with the largest sizes, by rough rates, but for what starting kernels takes."""
 
     graph: Callable[[], tuple[Node, ...]]
     sizes: tuple[tuple[Var, int], ...] = ()
     runs: Runs = field(default_factory=Runs)
     seconds: float = 0.0
-    final: Final | None = None
 
     @property
     def outputs(self) -> tuple[Node, ...]:
@@ -142,7 +140,7 @@ class Plan:
     """Bytes, dtype, shape and memory of each result; None where runtime variables have a say."""
     computed: tuple[Int, ...] = ()
     final: Final | None = None
-    """The plan that takes over, where this is a basic one that is not shared."""
+    """The plan that takes over from a basic one: see `basic/tiers.py`."""
 
     def __post_init__(self) -> None:
         if self.sizes is None:
@@ -154,6 +152,7 @@ class Plan:
         feed: Feed,
         replaces: Mapping[int, int],
         shared: Shared,
+        final: Final | None,
     ) -> Plan:
         """The plan for these values of the runtime variables, which serves other graphs, too. `replaces`: the leaf
         that is asked to be replaced, by the output."""
@@ -175,7 +174,7 @@ class Plan:
             sizes = None
         made = Plan(  # once for each number that is new, and `replace` would look through all fields
             self.device, self.commands, self.codes, outputs, (), self.steps, self.executable, self.largest,
-            constants, feed, shared, None, sizes,
+            constants, feed, shared, None, sizes, final=final,
         )  # fmt: skip
         object.__setattr__(made, "updating", self.updating)  # which goes with the executable
         return made
@@ -242,12 +241,12 @@ class Plan:
         """Run, and note how long it took."""
         begin = perf_counter()
         self.executable.run(memories, values)
-        seconds, final = perf_counter() - begin, self.final
+        seconds = perf_counter() - begin
         if self.shared is not None:
-            runs, final = self.shared.runs, self.shared.final
+            runs = self.shared.runs
             runs.count, runs.seconds = runs.count + 1, runs.seconds + seconds
-        if final is not None:
-            final.spent += seconds
+        if self.final is not None:
+            self.final.spent += seconds
 
     def start_again(self, changed: Sequence[tuple[int, Memory]], values: Sequence[int] = ()) -> None:
         """As `start`, on the memories of the last run but for those `changed`, by their numbers."""

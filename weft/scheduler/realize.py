@@ -46,8 +46,6 @@ class _Kept:
     used: int
     turns: int = 0
     later: int | None = 0
-    final: Final | None = None
-    """The plan that takes over from a basic one, see basic/tiers.py."""
 
     @property
     def steps(self) -> int:
@@ -401,7 +399,7 @@ def plan_for(
             return kept.plan
         if kept.turns > 1 and not settings.deterministic() and not families.is_slow(kept.plan):
             kept.turns -= 1
-            gives_way = kept.final is not None and (not at_once or kept.final.due())
+            gives_way = kept.plan.final is not None and (not at_once or kept.plan.final.due())
             if not gives_way:
                 return kept.plan
     due = kept is not None
@@ -413,15 +411,14 @@ def plan_for(
             plan, lasting = None, True
             if kept is None and shares and not stays:
                 plan, lasting = families.known_plan(sig, device, replaces) or (None, True)
-            final: Final | None = None
             if plan is None:
                 with not_collected():
-                    if kept is not None and kept.final is not None and kept.plan.shared is None:
-                        plan = kept.final.plan
+                    if kept is not None and kept.plan.final is not None and kept.plan.shared is None:
+                        plan = kept.plan.final.plan
                         assert not isinstance(plan, Unrolled)  # of one size
-                    elif kept is not None and kept.final is not None and gives_way:
-                        make_final = partial(_built_here, device, kept.final)
-                        plan = families.settled(sig, device, replaces, kept.final, make_final)
+                    elif kept is not None and kept.plan.final is not None and gives_way:
+                        make_final = partial(_built_here, device, kept.plan.final)
+                        plan = families.settled(sig, device, replaces, kept.plan.final, make_final)
                     elif shares and (stays if kept is None else _later(kept)):
                         stored = _from_disk(device, sig, dict(replaces))
                         plan = None if stored is None else stored.plan({})
@@ -436,16 +433,16 @@ def plan_for(
                             plan = replace(made.plan({}), final=final)
                     if plan is None:
                         plan = _from_disk_or_built(device, sig, dict(replaces)).plan({})
-            after = None if plan.shared is None else plan.shared.final
+            after = None if plan.shared is None else plan.final
             if after is not None and (not at_once or after.due()):
                 make_final = partial(_built_here, device, after)
                 plan = families.settled(sig, device, replaces, after, make_final) or plan
             if not lasting:
                 return plan
-            if final is not None:
-                kept = _Kept(plan, next(_clock), families.NEVER, 0, final)
-            elif plan.shared is not None:
-                kept = _Kept(plan, next(_clock), COMES_BACK, None, plan.shared.final)
+            if plan.shared is not None:
+                kept = _Kept(plan, next(_clock), COMES_BACK, None)
+            elif plan.final is not None:
+                kept = _Kept(plan, next(_clock), families.NEVER)
             else:
                 kept = _Kept(plan, next(_clock))
             _plans[key] = kept
@@ -496,7 +493,7 @@ def shared_plan(sig: Signature, device: Device) -> Plan | None:
 def basic_plan(sig: Signature, device: Device) -> Plan | None:
     """The basic plan on which the graph runs until its final one is there; None where it has none, or no more."""
     kept = _plans.get((device, sig.key, ()))
-    return kept.plan if kept is not None and kept.final is not None else None
+    return kept.plan if kept is not None and kept.plan.final is not None else None
 
 
 def forget_sizes() -> None:

@@ -445,25 +445,24 @@ def _storing(axes: Axes, costs: CostModel) -> float:
     k, c = axes.kernel, axes.contraction
     assert isinstance(c.out, Output)
     across, along = output_steps(k, c, axes.panel), output_steps(k, c, axes.stream)
-    in_order, turned = all(x == 1 for x in across), all(x == 1 for x in along)
-    each = costs.copy_cycles if in_order else costs.gather_cycles if turned else costs.scatter_store_cycles
-    stored = each * (len(across) if in_order or turned else sum(x != 1 for x in across))
+    in_order = all(x == 1 for x in across)
+    turned = not in_order and all(x == 1 for x in along)
+    elsewhere = costs.gather_cycles if turned else costs.scatter_store_cycles
+    stored = [costs.copy_cycles if x == 1 and not turned else elsewhere for x in across]
     axis = result_index(c, axes.panel)
     steps = [lane_step(k, x, axis) if isinstance(axis, Var) else None for x in _read_at_results(k, c.out)]
-    read = [
-        costs.copy_cycles if x == 1 and not (turned and not in_order) else costs.gather_cycles for x in steps
-    ]
-    return (stored + sum(read)) * prod(typical(a.extent) for a in c.value.axes)
+    read = [costs.copy_cycles if x == 1 and not turned else costs.gather_cycles for x in steps]
+    return sum(stored + read) * prod(typical(a.extent) for a in c.value.axes)
 
 
 def _accesses(k: Kernel, c: Contraction) -> int:
     """The elements that are stored for each result, and those that are read for it beside the factors."""
-    return len(c.out.stores) + sum(1 for _ in _read_at_results(k, c.out))
+    return len(c.out.stores) + len(_read_at_results(k, c.out))
 
 
-def _read_at_results(k: Kernel, out: Output) -> Iterator[Load]:
+def _read_at_results(k: Kernel, out: Output) -> list[Load]:
     """Loads of parameters at every result."""
-    return (x for x in reads(out) if len(axes_of(x)) >= len(out.axes) and k.algorithm.param(x.source))
+    return [x for x in reads(out) if len(axes_of(x)) >= len(out.axes) and k.algorithm.param(x.source)]
 
 
 def _seeking(k: Kernel, c: Contraction, side: int, panel: Axis, costs: CostModel) -> float:
@@ -644,7 +643,7 @@ class _Tiled:
         """The epilogue reads a parameter at every result: in short runs, which no hardware foresees."""
         out = self.k.algorithm.item(self.c.out.name)
         assert isinstance(out, Output)
-        return any(True for _ in _read_at_results(self.k, out))
+        return bool(_read_at_results(self.k, out))
 
     def turn(self, tile: str, tall: str, lane: str) -> bool:
         """Go through a tile in local memory, where lanes are not contiguous in the output but the tile's rows
