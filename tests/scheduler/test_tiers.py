@@ -280,6 +280,22 @@ def test_a_final_plan_is_waited_for_by_processes_together(
     assert others[:2] == [first] * 2 and others[2] < first and others[3] == others[2]
 
 
+def test_what_was_waited_for_long_enough_is_built_at_its_first_run(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiers, "PATIENCE", 4.0)
+    monkeypatch.setattr(tiers, "ASK_AT_ONCE_SECONDS", 0.0)
+    computed()
+    basic = len(plan().steps)
+    spend(1e6)
+    for _, done in asked.tasks:
+        done(None)
+    for table in (realization._plans, families._met):
+        table.clear()
+    computed()
+    assert all(len(kept.plan.steps) < basic for kept in realization._plans.values())
+
+
 def test_a_compiler_is_waited_for_as_well(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that one operation, whose plan is built in no time, does not wait for it."""
     monkeypatch.setattr(tiers, "PATIENCE", 4.0)
