@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from weft.backends.protocol import DeviceInfo
 from weft.ir import graph
-from weft.ir.calls import expand_calls
 from weft.ir.graph import Node, toposort
 from weft.ir.index import high
 from weft.ir.loop_body import Body, LoopNode
@@ -44,7 +43,7 @@ def with_panels(outputs: Sequence[Node], info: DeviceInfo) -> Sequence[Node]:
     def rule(n: Node, inputs: tuple[Node, ...]) -> Node:
         if not isinstance(n.attrs, LoopNode):
             return over(n, inputs)
-        key = n.attrs.body, inputs  # the results of a loop are nodes of their own, and stay one loop
+        key = n.attrs.body, inputs  # each result of a loop is a node of its own
         if key not in known:
             known[key] = _laid_out(*key, info)
         body, given = known[key]
@@ -58,7 +57,7 @@ def _laid_out(body: Body, inputs: tuple[Node, ...], info: DeviceInfo) -> tuple[B
     """A loop's body, and its inputs, with panels among these; as they are where it needs none."""
     if high(body.length) < MIN_STEPS:
         return body, inputs
-    roots = expand_calls((*body.nexts, *body.outs))
+    roots = [*body.nexts, *body.outs]
     begin = len(inputs) - len(body.fixed)
     given = dict(zip(body.fixed, inputs[begin:], strict=True))
     views = dict[Node, Node]()

@@ -578,23 +578,31 @@ def test_a_stream_with_edges_is_moved_first_as_well(stride: int, dilation: int) 
     close(got, want)
 
 
+def costs(pick: str, *results: weft.Tensor) -> Mapping[str, float]:
+    """What the options of a decision about the only kernel are expected to take."""
+    (spec,) = kernelize([t.value.node for t in results])
+    k = schedule(spec.algorithm, info(32, 16, 512 << 10))
+    (found,) = (p for p in k.decisions.picks if p.name == pick)
+    return dict(zip(map(str, found.options), found.costs, strict=True))
+
+
 def test_a_window_of_which_strides_leave_out_a_part_counts_as_a_whole() -> None:
-    def ways(stride: int) -> Mapping[str, float]:
-        x, w = weft.zeros(4, 14 * stride, 14 * stride, 256).realize(), weft.zeros(256, 256, 3, 3)
+    def ways(stride: int, padding: int = 1) -> Mapping[str, float]:
+        size = 14 * stride + 2 * (1 - padding)
+        x, w = weft.zeros(4, size, size, 256).realize(), weft.zeros(256, 256, 3, 3)
         g = weft.zeros(4, 14, 14, 256).realize()
 
         def loss(w: weft.Tensor) -> weft.Tensor:
-            return (conv(x.permute(0, 3, 1, 2), w, stride) * g.permute(0, 3, 1, 2)).sum()
+            y = F.conv2d(x.permute(0, 3, 1, 2), w, stride=stride, padding=padding)
+            return (y * g.permute(0, 3, 1, 2)).sum()
 
-        (spec,) = kernelize([weft.grad(loss)(w).permute(2, 3, 0, 1).value.node])
-        k = schedule(spec.algorithm, info(32, 16, 512 << 10))
-        (pick,) = (p for p in k.decisions.picks if p.name == "contraction.axes")
-        return dict(zip(map(str, pick.options), pick.costs, strict=True))
+        return costs("contraction.axes", weft.grad(loss)(w).permute(2, 3, 0, 1))
 
     once, apart = ways(1), ways(2)
-    in_windows = "lanes i1, rows j1"
+    in_windows, moved = "lanes i1, rows j1", "lanes i1, rows j1 moved"
     assert apart[in_windows] > 1.1 * once[in_windows]
     assert min(apart, key=lambda n: apart[n]).endswith(" moved")
+    assert apart[moved] == once[moved] == ways(1, padding=0)[moved], "what is moved is moved with its edges"
 
 
 def test_what_is_stored_and_read_with_each_result_counts() -> None:
@@ -611,3 +619,23 @@ def test_what_is_stored_and_read_with_each_result_counts() -> None:
     p, m, _ = tensors
     m = 0.9 * m + grad
     assert axes(p - 0.1 * m, m, grad).startswith("lanes j1"), "along what lies side by side"
+
+
+def test_what_is_read_with_each_result_counts_by_how_it_lies() -> None:
+    x, g = weft.zeros(196, 512).realize(), weft.zeros(196, 2048).realize()
+    more = [weft.zeros(512, 2048).realize() for _ in range(3)]
+    alone, beside = x.T @ g, x.T @ g + more[0] * more[1] * more[2]
+    across = x.T @ g + weft.zeros(2048, 512).realize().T
+    device, results = info(32, 16, 512 << 10).costs, 512 * 2048
+
+    def dearer(pick: str, option: str, what: weft.Tensor = beside) -> float:
+        return (costs(pick, what)[option] - costs(pick, alone)[option]) / results
+
+    assert dearer("contraction.axes", "lanes j1, rows i1") == pytest.approx(3 * device.copy_cycles)
+    assert dearer("contraction.axes", "lanes i1, rows j1") == pytest.approx(3 * device.gather_cycles)
+    assert dearer("contraction.method", "inner products") == pytest.approx(3 * device.gather_cycles)
+    for way in (
+        "lanes j1, rows i1",
+        "lanes i1, rows j1",
+    ):  # in a tile that is turned, it is read along the rows
+        assert dearer("contraction.axes", way, across) == pytest.approx(device.gather_cycles)
