@@ -27,7 +27,7 @@ from weft.ir.expr import Expr, Load, call
 from weft.ir.index import Int, Var, high
 from weft.ir.loops import Accumulate, Alloc, Block, Buffer, Loop, LoopKind, Program, Scope, Stmt, Store
 from weft.ir.ops import Op
-from weft.scheduler.programs import optimized
+from weft.scheduler.lowering import optimized
 
 ROUNDS = 15
 STEPS = 1_000_000

@@ -29,10 +29,10 @@ from weft.prepare.routine import Routine
 from weft.prepare.routines import ROUTINES
 from weft.scheduler import families, programs
 from weft.scheduler import realize as realization
+from weft.scheduler.assembly import Job
 from weft.scheduler.basic import beside
 from weft.scheduler.basic import plan as basic_plans
 from weft.scheduler.basic.beside import Task
-from weft.scheduler.build import Job
 from weft.scheduler.signature import signature, snapshot
 
 

@@ -25,12 +25,13 @@ from weft.ir.kernel.lower import lower
 from weft.ir.kernel.schedule import initial
 from weft.ir.kernel.text import show_algorithm, show_kernel
 from weft.ir.loops_text import show_program
-from weft.scheduler.build import Job, build
-from weft.scheduler.kernelize import kernelize
+from weft.scheduler.assembly import Job
+from weft.scheduler.build import build
+from weft.scheduler.kernelize.kernels import kernelize
 from weft.scheduler.kernelize.text import show_specs
+from weft.scheduler.lowering import lowered
 from weft.scheduler.optimize.rules import schedule
 from weft.scheduler.plan import Plan
-from weft.scheduler.programs import lowered
 from weft.scheduler.signature import signature
 
 

@@ -20,7 +20,7 @@ from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.text import show_kernel
 from weft.ir.loops import Program
-from weft.scheduler.kernelize import kernelize
+from weft.scheduler.kernelize.kernels import kernelize
 
 INFO = DeviceInfo(
     name="manual:0", kind="cpu", description="two cores with AVX2", cores=2, vector_bytes=32, vector_registers=16,

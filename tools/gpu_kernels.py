@@ -43,8 +43,8 @@ from weft.ir.index import high
 from weft.ir.loops import LoopKind, Program
 from weft.ir.ops import ELEMENTWISE
 from weft.nn import functional as F
-from weft.scheduler.kernelize import kernelize
-from weft.scheduler.programs import lowered
+from weft.scheduler.kernelize.kernels import kernelize
+from weft.scheduler.lowering import lowered
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

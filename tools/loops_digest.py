@@ -35,9 +35,9 @@ from weft.ir.loops import LoopKind
 from weft.ir.loops_text import show_program
 from weft.ir.ops import ELEMENTWISE
 from weft.scheduler.generalize import generalize
-from weft.scheduler.kernelize import kernelize_all, kernels
+from weft.scheduler.kernelize.kernels import kernelize_all, kernels
+from weft.scheduler.lowering import lowered
 from weft.scheduler.optimize.rules import schedule
-from weft.scheduler.programs import lowered
 
 GPU = DeviceInfo(
     name="cuda:0", kind="cuda", description="a GPU with matrix units", cores=132, vector_bytes=16,

@@ -37,6 +37,7 @@ KINDS = frozenset(
     {
         "costs",
         "family",
+        "form",
         "host",
         "image",
         "kernel",

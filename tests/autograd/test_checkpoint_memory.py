@@ -9,7 +9,8 @@ from weft import nn
 from weft.autograd import checkpoint
 from weft.backends.registry import open_device
 from weft.core.args.handle import value_of
-from weft.scheduler.build import Job, build
+from weft.scheduler.assembly import Job
+from weft.scheduler.build import build
 from weft.scheduler.signature import signature
 
 

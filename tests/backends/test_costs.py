@@ -15,7 +15,7 @@ from weft.backends.cpu.device import CpuDevice
 from weft.backends.cpu.runtime import open_runtime
 from weft.ir.kernel.text import show_kernel
 from weft.scheduler.disk_cache import describe
-from weft.scheduler.kernelize import kernelize
+from weft.scheduler.kernelize.kernels import kernelize
 from weft.scheduler.optimize.rules import schedule
 
 MEASURED = replace(CostModel(), gather_cycles=3.25, line_bytes=128)

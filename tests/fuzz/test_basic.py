@@ -13,8 +13,8 @@ from weft.backends.registry import open_device
 from weft.backends.storage import Storage
 from weft.core.execute import run
 from weft.ir.graph import Node
+from weft.scheduler.assembly import Job
 from weft.scheduler.basic.plan import basic
-from weft.scheduler.build import Job
 from weft.scheduler.realize import memory_on
 from weft.scheduler.signature import signature, snapshot
 from weft.testing.programs import GraphProgram, numpy_leaf

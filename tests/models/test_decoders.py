@@ -22,7 +22,8 @@ from weft.models.llama import LlamaConfig
 from weft.models.phi import PhiConfig
 from weft.models.phi3 import Phi3Config
 from weft.models.qwen3 import Qwen3Config
-from weft.scheduler.build import Job, build
+from weft.scheduler.assembly import Job
+from weft.scheduler.build import build
 from weft.scheduler.signature import signature
 
 SIZES: dict[str, Any] = {

@@ -15,12 +15,12 @@ from weft.ir.calls import expand_calls
 from weft.ir.graph import Node
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.ops import Op
-from weft.scheduler.basic import kernels, loops, unfold
+from weft.scheduler.assembly import Job
+from weft.scheduler.basic import form_kernels, loops, unfold
 from weft.scheduler.basic.cut import MAX_CALLS, MAX_POSITIONAL_CALLS, pieces
 from weft.scheduler.basic.form import formed
 from weft.scheduler.basic.plan import basic, draft
 from weft.scheduler.basic.sizes import SizedForm, sized
-from weft.scheduler.build import Job
 from weft.scheduler.realize import memory_on
 from weft.scheduler.signature import signature, snapshot
 from weft.testing.reference import evaluate
@@ -29,9 +29,9 @@ from weft.testing.tolerance import allowed, difference
 
 @pytest.fixture(autouse=True)
 def no_forms() -> Iterator[None]:
-    kernels._forms.clear()
+    form_kernels._forms.clear()
     yield
-    kernels._forms.clear()
+    form_kernels._forms.clear()
 
 
 def array(*shape: int) -> np.ndarray:
@@ -342,11 +342,11 @@ def test_a_layer_makes_no_more_forms_than_the_first() -> None:
     for _ in range(5):
         x = F.layer_norm(F.gelu(x @ leaf(8, 8)), (8,))
         algorithms(x)
-    one = len(kernels._forms)
-    kernels._forms.clear()
+    one = len(form_kernels._forms)
+    form_kernels._forms.clear()
     y = F.layer_norm(F.gelu(leaf(6, 8) @ leaf(8, 8)), (8,))
     algorithms(y)
-    assert one == len(kernels._forms)
+    assert one == len(form_kernels._forms)
 
 
 def test_numbers_are_no_part_of_a_form() -> None:
@@ -361,10 +361,10 @@ def test_numbers_are_no_part_of_a_form() -> None:
 
 
 def test_forms_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "FORMS_KEPT", 3)
+    monkeypatch.setattr(form_kernels, "FORMS_KEPT", 3)
     for k in range(3, 9):
         algorithms(leaf(*[k] * k).permute(*reversed(range(k))) + 1)
-    assert len(kernels._forms) == 3
+    assert len(form_kernels._forms) == 3
 
 
 def test_sums_of_any_length_keep_to_the_bound_of_additions_in_sequence() -> None:

@@ -107,7 +107,7 @@ def test_names_on_disk_do_not_hang_on_the_package_s_name() -> None:
         "import sys, weft\nfrom weft import naming\nfrom weft.backends.registry import open_device\n"
         "from weft.ir.kernel.digest import digest\nfrom weft.scheduler.disk_cache import device_key\n"
         "from weft.scheduler.signature import signature\n"
-        "from weft.scheduler.kernelize import kernelize_all\nnaming.call_it(sys.argv[1])\n"
+        "from weft.scheduler.kernelize.kernels import kernelize_all\nnaming.call_it(sys.argv[1])\n"
         "x = weft.ones(4, 3).realize().double()\n"
         "_, y = weft.scan(lambda c, r: (c + r, c.half()), weft.zeros(3).double(), x)\n"
         "node = (y.sum(0).exp() + 1).value.node\nsig = signature([node])\n"

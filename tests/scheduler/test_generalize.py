@@ -8,9 +8,10 @@ import weft
 from weft.backends.registry import open_device
 from weft.core.args.handle import value_of
 from weft.ir.ops import Op
-from weft.scheduler.build import Job, build
+from weft.scheduler.assembly import Job
+from weft.scheduler.build import build
 from weft.scheduler.generalize import generalize
-from weft.scheduler.kernelize import kernelize
+from weft.scheduler.kernelize.kernels import kernelize
 from weft.scheduler.signature import signature
 
 

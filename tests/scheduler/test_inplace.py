@@ -15,7 +15,7 @@ from weft.ir.index import Int, Var, in_range
 from weft.ir.loops import Accumulate, Buffer, If, Let, Loop, Program, Scope, Stmt, Store
 from weft.ir.ops import Op
 from weft.scheduler.inplace import in_place_pairs
-from weft.scheduler.kernelize import kernelize
+from weft.scheduler.kernelize.kernels import kernelize
 from weft.scheduler.programs import compiled
 
 

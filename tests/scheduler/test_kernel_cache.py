@@ -17,7 +17,7 @@ from weft.ir.index import Var
 from weft.ir.kernel.algorithm import Algorithm, Axis, Output, Param, StoreTo
 from weft.ir.kernel.digest import digest
 from weft.ir.ops import Op
-from weft.scheduler import kernel_cache, programs
+from weft.scheduler import kernel_cache, lowering
 
 PROGRAM = """
 import sys, weft, numpy as np
@@ -125,6 +125,6 @@ def test_an_index_error_of_a_rule_is_not_taken_for_the_end(monkeypatch: pytest.M
     def wrong(*_: object) -> object:
         raise IndexError("of a rule")
 
-    monkeypatch.setattr(programs, "schedule", wrong)
+    monkeypatch.setattr(lowering, "schedule", wrong)
     with pytest.raises(IndexError, match="of a rule"):
         (weft.tensor([1.0, 2.0]) * weft.tensor([3.5, 7.25]) + 11.0625).realize()

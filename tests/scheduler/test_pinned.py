@@ -28,7 +28,8 @@ from weft.ir.kernel.transforms.base import Refusal
 from weft.ir.loops import LoopKind
 from weft.ir.numerics import Tree
 from weft.ir.ops import Op
-from weft.scheduler.kernelize import KernelSpec, kernelize
+from weft.scheduler.kernelize.kernels import kernelize
+from weft.scheduler.kernelize.spec import KernelSpec
 from weft.scheduler.optimize import pinned_dots
 from weft.scheduler.optimize.rules import schedule
 from weft.testing.kernels import F as f32

@@ -11,7 +11,7 @@ import pytest
 import weft
 from weft import Tensor
 from weft.ir.errors import IRError
-from weft.scheduler import build, loops, memory
+from weft.scheduler import assembly, loops, memory
 
 
 def chain() -> Tensor:
@@ -80,9 +80,9 @@ MISTAKES: dict[str, tuple[Any, str, Callable[..., Any], Callable[[], Tensor]]] =
     "offsets are ignored": (memory, "plan", all_at_the_start, chain),
     "lifetimes are ignored": (memory, "plan", forgotten, chain),
     "the workspace is too small": (memory, "plan", too_small, chain),
-    "all operands are overwritten": (build.Assembly, "shares", always, chain),
-    "what is updated is not copied": (build.Assembly, "place", lambda *_: 0, updates),
-    "all state is replaced": (build.Assembly, "may_replace", always, state),
+    "all operands are overwritten": (assembly.Assembly, "shares", always, chain),
+    "what is updated is not copied": (assembly.Assembly, "place", lambda *_: 0, updates),
+    "all state is replaced": (assembly.Assembly, "may_replace", always, state),
     "carries change no places": (loops.LoopLayout, "_may_stay", always, scan),
     "a loop's places are before its block": (loops.Run, "_own", before, scan),
     "a loop's places are all one": (loops.Run, "_own", lambda r, _: r.take(r.block), scan),

@@ -14,7 +14,7 @@ import pytest
 import weft
 from weft import Tensor, disk_cache
 from weft.ir.index import Int, Var, floordiv, maximum, minimum, mod
-from weft.scheduler import build, families, programs, recipes
+from weft.scheduler import assembly, build, families, programs, recipes
 from weft.scheduler import disk_cache as plans
 from weft.scheduler import realize as realization
 from weft.scheduler.outline import Outline, OutlineKey
@@ -42,7 +42,7 @@ def built(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     found: list[int] = []
     prepared = build.prepared
 
-    def count(job: build.Job, device: Any) -> build.Prepared:
+    def count(job: assembly.Job, device: Any) -> assembly.Prepared:
         found.append(len(job.variables))
         return prepared(job, device)
 

@@ -25,10 +25,11 @@ from weft.ir.template import GraphTemplate
 from weft.scheduler import disk_cache, families, programs
 from weft.scheduler import plan as plans
 from weft.scheduler import realize as realization
+from weft.scheduler.assembly import Job
 from weft.scheduler.basic import beside, tiers, worker
 from weft.scheduler.basic import plan as basic_plans
-from weft.scheduler.basic.beside import Task, packed
-from weft.scheduler.build import Job
+from weft.scheduler.basic.beside import Task
+from weft.scheduler.pickles import pickled
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import signature, snapshot
 
@@ -68,7 +69,7 @@ class Asked:
         """Do all that was asked for."""
         while self.tasks:
             task, done = self.tasks.pop()
-            done(worker.run(pickle.loads(packed(task))))
+            done(worker.run(pickle.loads(pickled(task))))
 
 
 @pytest.fixture
@@ -532,7 +533,7 @@ def test_a_basic_plan_without_room_gives_way(asked: Asked, monkeypatch: pytest.M
 
 def test_a_worker_for_another_device_builds_nothing() -> None:
     task = Task(signature([model().value.node]).key.rows, "cpu:0", "name")
-    assert not worker.run(pickle.loads(packed(task)))
+    assert not worker.run(pickle.loads(pickled(task)))
 
 
 def test_what_a_worker_compiled_before_its_end_is_there_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -753,7 +754,7 @@ def test_a_task_survives_packing() -> None:
     results = [F.gelu(model()), *(F.gelu(weft.tensor(np.ones((n, 7), np.float32))) for n in (9, 21, 33, 27))]
     for y in results:
         sig = signature([y.value.node])
-        back = pickle.loads(packed(Task(sig.key.rows, "cpu:0", "name")))
+        back = pickle.loads(pickled(Task(sig.key.rows, "cpu:0", "name")))
         assert whole(back.rows) == whole(sig.key.rows)
         assert back.signature().digest() == sig.digest()
 

@@ -135,6 +135,9 @@ bfloat16 = DType("bfloat16", "bf16", Kind.FLOAT, 16)
 float32 = DType("float32", "f32", Kind.FLOAT, 32)
 float64 = DType("float64", "f64", Kind.FLOAT, 64)
 
+LARGEST: dict[DType, float] = {float32: 3.4028234663852886e38, float64: 1.7976931348623157e308}
+"""The largest finite number of the dtypes that maxima are accumulated in."""
+
 DTYPES: dict[str, DType] = {
     d.name: d
     for d in (

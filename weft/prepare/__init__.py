@@ -21,7 +21,7 @@ from weft.prepare.networks import NETWORKS
 from weft.prepare.products import Products
 from weft.prepare.routines import ROUTINES
 from weft.scheduler import programs
-from weft.scheduler.basic import tiers
+from weft.scheduler.basic import form_kernels, tiers
 from weft.scheduler.realize import forget_sizes
 
 
@@ -72,7 +72,7 @@ def pack_of(samples: Sequence[Work], levels: Sequence[str]) -> Iterator[Progress
     count = len(samples) + len(levels)
     for p in prepare(samples):
         yield Progress(p.done, count, p.name)
-    entries: dict[tuple[str, str], bytes] = {}
+    entries = form_kernels.entries()
     for n, level in enumerate(levels, 1):
         entries.update(packed(programs.known(device), [level]))
         yield Progress(len(samples) + n, count, level)

@@ -20,7 +20,7 @@ from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.kernel.digest import digest
 from weft.scheduler import kernel_cache
 from weft.scheduler.disk_cache import image_entry
-from weft.scheduler.programs import program_of
+from weft.scheduler.lowering import program_of
 
 Entry = tuple[tuple[str, str], bytes]
 """An entry's kind and key, and its bytes."""

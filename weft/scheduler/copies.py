@@ -16,8 +16,8 @@ from weft.ir.graph import Node, elements
 from weft.ir.index import Int, high
 from weft.ir.kernel.algorithm import Param
 from weft.lazy_dataclass import dataclass
-from weft.scheduler.kernelize import KernelSpec, ScanSpec
 from weft.scheduler.kernelize.copying import copying
+from weft.scheduler.kernelize.spec import KernelSpec, ScanSpec
 from weft.scheduler.plan import KernelInfo
 from weft.scheduler.plan_verify import Access, StepAccesses
 from weft.scheduler.programs import CompiledProgram

@@ -15,10 +15,12 @@ from weft.ir.kernel.text import show_algorithm
 from weft.ir.loops_text import show_program
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.build import in_company
-from weft.scheduler.kernelize import Logged, ScanSpec, kernelize_expanded, kernels
+from weft.scheduler.kernelize.decisions import Logged
+from weft.scheduler.kernelize.kernels import kernelize_expanded, kernels
+from weft.scheduler.kernelize.spec import ScanSpec
+from weft.scheduler.lowering import lowered
 from weft.scheduler.optimize.rules import Decided, decide
 from weft.scheduler.planned import planned
-from weft.scheduler.programs import lowered
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,7 +212,7 @@ def image_codes(key: str, device: Device) -> Mapping[str, Code]:
         if found is not None:
             _images.move_to_end(at)
             return found
-        data = disk_cache.get("image", key) or pack.get("image", key)
+        data = pack.get("image", key) or disk_cache.get("image", key)
         if data is None:
             raise KeyError(key)
         (length,) = struct.unpack_from("<I", data)

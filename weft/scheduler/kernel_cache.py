@@ -40,16 +40,18 @@ def found(algorithm: Algorithm, device: Device, busy: bool = False) -> tuple[str
     if not kept and not levels:
         return None, None
     algorithm_name = digest(algorithm)
-    key, code = None, None
-    if kept:
-        plans = ("busy",) if busy else ()
-        key = disk_cache.digest(algorithm_name, device_key(device), disk_cache.compiler(), *plans)
-        code = load(key, device)
-    if code is None and levels and pack.opened() is not None:
-        code = next(
-            filter(None, (_packed(packed_key(algorithm_name, level), device) for level in levels)), None
-        )
-    return key, code
+    if (
+        levels and pack.opened() is not None
+    ):  # before the disk, which is slower to say that something is not there
+        for level in levels:
+            code = _packed(packed_key(algorithm_name, level), device)
+            if code is not None:
+                return None, code
+    if not kept:
+        return None, None
+    plans = ("busy",) if busy else ()
+    key = disk_cache.digest(algorithm_name, device_key(device), disk_cache.compiler(), *plans)
+    return key, load(key, device)
 
 
 def packed_key(algorithm: str, level: str) -> str:

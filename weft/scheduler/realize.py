@@ -569,7 +569,8 @@ def build_and_keep(
 ) -> Unrolled:
     """A plan, built now, and kept on disk by that name (None: it is not). `at_once`: see `programs.compiled`."""
     # Here, since a process that finds its plans on disk needs no compiler.
-    from weft.scheduler.build import Job, build
+    from weft.scheduler.assembly import Job
+    from weft.scheduler.build import build
 
     own = snapshot(sig)
     with numerics.switched(sig.key.pinned):

@@ -13,7 +13,7 @@ from weft.ir.index import Var
 from weft.ir.ops import Op
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.keeping import nbytes
-from weft.scheduler.kernelize import kernelize
+from weft.scheduler.kernelize.kernels import kernelize
 from weft.sessions.retention import aligned
 
 if TYPE_CHECKING:

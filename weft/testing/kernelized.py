@@ -21,10 +21,10 @@ from weft.ir.kernel.lower import lower
 from weft.ir.kernel.schedule import Kernel, initial
 from weft.ir.kernel.verify import verify
 from weft.ir.ops import Op
-from weft.scheduler.kernelize import KernelSpec, ScanSpec, kernelize_all
 from weft.scheduler.kernelize.cost import NO_LIMIT
-from weft.scheduler.kernelize.spec import Home, Place, StepSpec
-from weft.scheduler.programs import lowered
+from weft.scheduler.kernelize.kernels import kernelize_all
+from weft.scheduler.kernelize.spec import Home, KernelSpec, Place, ScanSpec, StepSpec
+from weft.scheduler.lowering import lowered
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

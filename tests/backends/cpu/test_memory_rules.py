@@ -17,8 +17,8 @@ from weft.ir.kernel.algorithm import Algorithm, ItemValue, Output, Param, Reduce
 from weft.ir.loops import Loop, LoopKind, Prefetch, Store
 from weft.ir.loops_names import every
 from weft.ir.ops import Op
+from weft.scheduler.lowering import lowered
 from weft.scheduler.optimize.rules import schedule
-from weft.scheduler.programs import lowered
 from weft.testing.kernels import Case, F, axis, columns, mul, softmax, total
 
 

@@ -20,8 +20,8 @@ from weft.ir.dtypes import DTYPES, DType
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.loops import LoopKind
 from weft.ir.ops import ELEMENTWISE
-from weft.scheduler.kernelize import kernelize
-from weft.scheduler.programs import lowered
+from weft.scheduler.kernelize.kernels import kernelize
+from weft.scheduler.lowering import lowered
 from weft.testing.kernels import CASES, attention, columns, convolution, matmul, softmax
 
 INFO = DeviceInfo(

@@ -73,7 +73,7 @@ def test_memory_is_kept_and_given_back(emulated: Any) -> None:
 
 def test_images(emulated: Any) -> None:
     device = registry.open_device("cuda")
-    from weft.scheduler.programs import lowered
+    from weft.scheduler.lowering import lowered
     from weft.testing.kernels import softmax
 
     program = lowered(softmax(4, 9).algorithm, device.info)

@@ -10,7 +10,7 @@ import pytest
 import weft
 from weft.backends.protocol import Commands, Device, Launch
 from weft.backends.registry import open_device
-from weft.scheduler.programs import lowered
+from weft.scheduler.lowering import lowered
 from weft.testing.kernels import CASES, Case, attention, columns, convolution, matmul, softmax
 
 KERNELS: dict[str, Case] = {

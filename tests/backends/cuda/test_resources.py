@@ -20,8 +20,8 @@ from weft.backends.llvm import scalar
 from weft.backends.protocol import DeviceInfo
 from weft.ir.loops import LoopKind
 from weft.ir.ops import ELEMENTWISE
-from weft.scheduler.kernelize import kernelize
-from weft.scheduler.programs import lowered
+from weft.scheduler.kernelize.kernels import kernelize
+from weft.scheduler.lowering import lowered
 
 H200 = DeviceInfo(
     name="cuda:0", kind="cuda", description="", cores=132, vector_bytes=16, vector_registers=255,

@@ -23,7 +23,7 @@ from weft.backends.hip.device import HipBackend
 from weft.backends.hip.driver import CALLS, HipDriver
 from weft.backends.hip.link import Linker
 from weft.ir.loops import Program
-from weft.scheduler.programs import lowered
+from weft.scheduler.lowering import lowered
 from weft.testing.kernels import CASES
 
 

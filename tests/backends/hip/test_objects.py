@@ -22,8 +22,8 @@ from weft.ir.dtypes import DTYPES
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.loops import LoopKind
 from weft.ir.ops import ELEMENTWISE
-from weft.scheduler.kernelize import kernelize
-from weft.scheduler.programs import lowered
+from weft.scheduler.kernelize.kernels import kernelize
+from weft.scheduler.lowering import lowered
 
 INFO = DeviceInfo(
     name="hip:0", kind="hip", description="", cores=104, vector_bytes=16, vector_registers=255,

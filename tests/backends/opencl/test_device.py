@@ -18,7 +18,7 @@ from weft.backends import registry
 from weft.backends.opencl import driver
 from weft.backends.opencl.device import OpenCLDevice
 from weft.errors import DeviceError
-from weft.scheduler.programs import lowered
+from weft.scheduler.lowering import lowered
 from weft.testing.kernels import softmax
 
 

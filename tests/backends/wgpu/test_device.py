@@ -21,7 +21,7 @@ from weft.ir.dtypes import float32
 from weft.ir.expr import from_index
 from weft.ir.index import Var
 from weft.ir.loops import Buffer, Loop, LoopKind, Program, Scope, Store
-from weft.scheduler.programs import lowered
+from weft.scheduler.lowering import lowered
 from weft.testing.conformance.harness import Harness
 from weft.testing.kernels import softmax
 

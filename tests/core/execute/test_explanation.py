@@ -15,7 +15,7 @@ from weft.backends.registry import open_device
 from weft.core.execute.explanation import ExplainedKernel
 from weft.distributed import tensor
 from weft.scheduler.details import KernelDetail
-from weft.scheduler.kernelize import kernelize
+from weft.scheduler.kernelize.kernels import kernelize
 from weft.scheduler.optimize.rules import decide
 from weft.scheduler.parts.plan import PartsPlan, _Move, _Part
 from weft.scheduler.plan import Plan

@@ -20,7 +20,7 @@ from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.mark import Bind
 from weft.ir.kernel.transforms.split import Split
 from weft.ir.loops_verify import verify
-from weft.scheduler.kernelize import kernelize
+from weft.scheduler.kernelize.kernels import kernelize
 from weft.testing.kernels import CASES, Case
 from weft.testing.schedules import picked_by, random_schedule, starts
 

@@ -18,8 +18,8 @@ from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.regions.boxes import Interval
 from weft.ir.regions.kernels import needed, reached
 from weft.ir.regions.region import NOTHING, Region
-from weft.scheduler.kernelize import kernelize_all
 from weft.scheduler.kernelize.cost import NO_LIMIT
+from weft.scheduler.kernelize.kernels import kernelize_all
 from weft.scheduler.kernelize.spec import KernelSpec
 from weft.testing.dependence import leaf, points, some_node, some_region, some_shape
 from weft.testing.kernelized import run, unscheduled

@@ -13,8 +13,8 @@ import pytest
 
 import weft
 import weft.nn.functional as F
-from weft.scheduler.kernelize import decision_log, kernelize
 from weft.scheduler.kernelize.cost import NO_LIMIT
+from weft.scheduler.kernelize.kernels import decision_log, kernelize
 from weft.testing.kernelized import execute
 from weft.testing.reference import evaluate
 from weft.testing.tolerance import allowed, difference

@@ -8,8 +8,8 @@ from weft.core.args.handle import wrap
 from weft.ir.dtypes import float32
 from weft.ir.graph import buffer, toposort
 from weft.ir.index import Int, Var
-from weft.scheduler.kernelize import kernelize
 from weft.scheduler.kernelize.far import FAR_BYTES, MIN_BYTES, find_far
+from weft.scheduler.kernelize.kernels import kernelize
 
 LARGE = FAR_BYTES // 4
 

@@ -12,7 +12,8 @@ import weft
 import weft.nn.functional as F
 from weft.ir.calls import expand_calls
 from weft.ir.ops import Op
-from weft.scheduler.kernelize import KernelSpec, kernelize
+from weft.scheduler.kernelize.kernels import kernelize
+from weft.scheduler.kernelize.spec import KernelSpec
 from weft.testing.kernelized import run
 from weft.testing.reference import evaluate
 from weft.testing.tolerance import allowed, difference

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft.scheduler.kernelize import kernelize
+from weft.scheduler.kernelize.kernels import kernelize
 from weft.testing.kernelized import run
 from weft.testing.reference import evaluate
 from weft.testing.tolerance import allowed, difference

@@ -7,7 +7,8 @@ from itertools import pairwise
 import weft
 from weft import Tensor
 from weft.backends.registry import open_device
-from weft.scheduler.build import Job, build
+from weft.scheduler.assembly import Job
+from weft.scheduler.build import build
 from weft.scheduler.signature import signature, snapshot
 
 

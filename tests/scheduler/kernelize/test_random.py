@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, given, settings
 
-from weft.scheduler.kernelize import kernelize
 from weft.scheduler.kernelize.cost import NO_LIMIT
+from weft.scheduler.kernelize.kernels import kernelize
 from weft.testing.kernelized import execute
 from weft.testing.programs import GraphProgram, numpy_leaf
 from weft.testing.reference import evaluate

@@ -16,7 +16,8 @@ from weft.ir.index import Var
 from weft.ir.kernel.algorithm import Output
 from weft.ir.kernel.text import show_algorithm
 from weft.ir.ops import Op
-from weft.scheduler.kernelize import KernelSpec, kernelize
+from weft.scheduler.kernelize.kernels import kernelize
+from weft.scheduler.kernelize.spec import KernelSpec
 from weft.scheduler.kernelize.structure import structure
 from weft.scheduler.kernelize.text import show_specs
 from weft.testing.kernelized import execute

@@ -20,7 +20,7 @@ from weft.ir.kernel.lower import lower
 from weft.ir.kernel.schedule import Kernel, initial
 from weft.ir.loops import LoopKind, Scope
 from weft.ir.loops_verify import verify
-from weft.scheduler.kernelize import kernelize
+from weft.scheduler.kernelize.kernels import kernelize
 from weft.scheduler.optimize.contraction_form import found
 from weft.scheduler.optimize.levels import PRODUCT_CHAIN
 from weft.scheduler.optimize.operands import clash, run_bytes

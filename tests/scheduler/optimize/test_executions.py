@@ -19,7 +19,8 @@ from weft.ir.kernel.lower import lower
 from weft.ir.kernel.schedule import initial
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
-from weft.scheduler.kernelize import KernelSpec, ScanSpec, kernelize_all
+from weft.scheduler.kernelize.kernels import kernelize_all
+from weft.scheduler.kernelize.spec import KernelSpec, ScanSpec
 from weft.scheduler.optimize.rules import schedule
 from weft.testing.executions import executed, stated
 from weft.testing.kernels import matmul, softmax

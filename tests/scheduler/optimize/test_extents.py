@@ -16,8 +16,8 @@ from weft.ir.kernel.lower import lower
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.loops import LoopKind, Scope
 from weft.ir.loops_verify import verify
-from weft.scheduler.kernelize import kernelize_all, kernels
 from weft.scheduler.kernelize.cost import NO_LIMIT
+from weft.scheduler.kernelize.kernels import kernelize_all, kernels
 from weft.scheduler.optimize.extents import blocks_of, divides, typical
 from weft.scheduler.optimize.rules import decide
 

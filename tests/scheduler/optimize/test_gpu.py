@@ -17,9 +17,9 @@ from weft.ir.loops_text import show_program
 from weft.ir.loops_verify import verify
 from weft.ir.ops import ELEMENTWISE, Op
 from weft.ir.passes.grid import Launches, grid_parts, launches
+from weft.scheduler.lowering import lowered
 from weft.scheduler.optimize import gpu_shared_tiles
 from weft.scheduler.optimize.gpu_shared_tiles import Tile
-from weft.scheduler.programs import lowered
 from weft.testing.kernels import CASES, Case, F, attention, axis, columns, convolution, matmul, mul, softmax
 
 

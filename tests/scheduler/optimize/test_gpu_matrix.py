@@ -24,9 +24,9 @@ from weft.ir.loops_names import every
 from weft.ir.matrix import LayoutFactor, MatrixUnit, Role
 from weft.ir.ops import ELEMENTWISE, Op
 from weft.ir.passes.grid import launches
+from weft.scheduler.lowering import optimized
 from weft.scheduler.optimize import gpu_matrix
 from weft.scheduler.optimize.rules import schedule
-from weft.scheduler.programs import optimized
 from weft.testing.kernels import axis, mul
 
 E, L = LayoutFactor(Role.ELEMENT, 2), LayoutFactor(Role.LANE, 2)

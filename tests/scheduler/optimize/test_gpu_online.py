@@ -21,10 +21,10 @@ from weft.ir.loops_names import every
 from weft.ir.matrix import LayoutFactor, MatrixUnit, Role
 from weft.ir.ops import ELEMENTWISE
 from weft.ir.passes.grid import launches
-from weft.scheduler.kernelize import kernelize
+from weft.scheduler.kernelize.kernels import kernelize
+from weft.scheduler.lowering import optimized
 from weft.scheduler.optimize import gpu_online, online
 from weft.scheduler.optimize.rules import schedule
-from weft.scheduler.programs import optimized
 from weft.testing.kernels import Case, attention
 
 E, L = LayoutFactor(Role.ELEMENT, 2), LayoutFactor(Role.LANE, 2)

@@ -27,8 +27,8 @@ from weft.ir.kernel.transforms.split import Split
 from weft.ir.loops import LoopKind
 from weft.ir.ops import ELEMENTWISE, Op
 from weft.scheduler.generalize import generalize
-from weft.scheduler.kernelize import kernelize_all, kernels
 from weft.scheduler.kernelize.cost import NO_LIMIT
+from weft.scheduler.kernelize.kernels import kernelize_all, kernels
 from weft.scheduler.optimize import levels
 from weft.scheduler.optimize.levels import BLOCK_PRODUCT_CHAIN, PRODUCT_CHAIN, SUM_CHAIN
 from weft.scheduler.optimize.rule import Chosen

@@ -14,7 +14,8 @@ from weft.ir.kernel.schedule import initial
 from weft.ir.loops import Block, If, Loop, LoopKind
 from weft.ir.ops import Op
 from weft.ir.passes import pipeline
-from weft.scheduler.kernelize import KernelSpec, kernelize_all
+from weft.scheduler.kernelize.kernels import kernelize_all
+from weft.scheduler.kernelize.spec import KernelSpec
 from weft.scheduler.optimize.parallel import BUSY_WAKES, in_company, padded, spread
 from weft.scheduler.optimize.rules import schedule
 from weft.testing.kernels import columns

@@ -29,8 +29,8 @@ from weft.ir.loops import LoopKind
 from weft.ir.numerics import Tree
 from weft.ir.ops import ELEMENTWISE, Op
 from weft.scheduler import optimize
-from weft.scheduler.kernelize import kernelize_all, kernels
 from weft.scheduler.kernelize.cost import NO_LIMIT
+from weft.scheduler.kernelize.kernels import kernelize_all, kernels
 from weft.scheduler.optimize.gpu_rules import BLOCKS
 from weft.scheduler.optimize.rule import Chosen, Rule
 from weft.scheduler.optimize.rules import AFTER_CORES, CORES, PINNED

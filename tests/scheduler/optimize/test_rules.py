@@ -20,7 +20,7 @@ from weft.ir.loops_text import show_program
 from weft.ir.loops_verify import verify
 from weft.ir.ops import Op
 from weft.ir.passes.pipeline import run as run_passes
-from weft.scheduler.kernelize import kernelize
+from weft.scheduler.kernelize.kernels import kernelize
 from weft.scheduler.optimize import windows
 from weft.scheduler.optimize.blocks import loads_in
 from weft.scheduler.optimize.rules import schedule

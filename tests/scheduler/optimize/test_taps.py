@@ -12,7 +12,7 @@ import weft.nn.functional as F
 from tests.scheduler.optimize.test_contraction import info, scheduled
 from weft.ir.kernel.schedule import Kernel
 from weft.ir.loops import LoopKind, Scope
-from weft.scheduler.kernelize import kernelize
+from weft.scheduler.kernelize.kernels import kernelize
 from weft.scheduler.optimize.rules import decide
 
 DEVICE = info(64, 32)

@@ -16,7 +16,7 @@ from weft.backends.dummy import device as dummy
 from weft.backends.dummy.farm import Farm
 from weft.backends.dummy.faults import Faults
 from weft.backends.links import links
-from weft.scheduler import build
+from weft.scheduler import assembly, build
 from weft.scheduler.parts import found
 from weft.scheduler.parts.order import Way
 from weft.scheduler.parts.plan import PartsPlan
@@ -85,7 +85,7 @@ def test_equal_parts_of_equal_devices_are_planned_once(monkeypatch: pytest.Monke
     built, compiled = list[str](), list[int]()
     prepared, compile_ = build.prepared, dummy.DummyDevice.compile
 
-    def counted(job: build.Job, device: Any) -> build.Prepared:
+    def counted(job: assembly.Job, device: Any) -> assembly.Prepared:
         built.append(device.info.name)
         return prepared(job, device)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from weft.ir.graph import Node, Shape
     from weft.ir.placement import Layout
     from weft.scheduler.details import KernelDetail
-    from weft.scheduler.kernelize import DecisionLog
+    from weft.scheduler.kernelize.decisions import DecisionLog
     from weft.scheduler.meshes import Shared
     from weft.scheduler.parts.cut import Cut, Exchange
     from weft.scheduler.parts.order import Step
@@ -147,7 +147,7 @@ class ExplainedKernel:
     def decisions(self) -> DecisionLog:
         """The decisions about its nodes: fused or stored, why, by force or by cost, and the costs compared.
         Kernels are numbered as they run, from 1."""
-        from weft.scheduler.kernelize import DecisionLog
+        from weft.scheduler.kernelize.decisions import DecisionLog
 
         return DecisionLog(self.detail.decisions)
 
@@ -281,7 +281,7 @@ class Explanation:
     @property
     def decisions(self) -> DecisionLog:
         """The decisions about the nodes of all kernels, each once."""
-        from weft.scheduler.kernelize import DecisionLog
+        from weft.scheduler.kernelize.decisions import DecisionLog
 
         return DecisionLog({id(d): d for k in self.kernels for d in k.decisions}.values())
 

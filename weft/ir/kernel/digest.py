@@ -1,4 +1,5 @@
-"""A hash of an algorithm that is the same in every process: by it, code is found on disk.
+"""A hash of an algorithm, or of what else is made of such parts, that is the same in every process: code, and kernels
+of forms, are found on disk by it.
 
 Expressions are DAGs whose text may be exponentially longer, so each distinct one is numbered when all inside it are,
 and stands for itself by its number afterwards. Nothing is left out: names, dtypes, the bits of constants, bounds.
@@ -9,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from enum import Enum
+from functools import cache
 from typing import Any
 
 from weft.ir.dtypes import DType
@@ -19,11 +21,41 @@ from weft.ir.index import Index
 from weft.ir.kernel.algorithm import Algorithm
 from weft.naming import own_name
 
+DIGESTS_KEPT = 2048
+"""Digests of algorithms in memory; the one made longest ago goes first."""
 
-@own_name()
+_digests: dict[Algorithm, str] = {}
+
+
 def digest(algorithm: Algorithm) -> str:
     """SHA-256 of everything that makes `algorithm` equal to another one, in hexadecimal."""
-    return _Digest().of(algorithm)
+    found = _digests.get(algorithm)
+    if found is None:
+        found = digest_of(algorithm)
+        remember(algorithm, found)
+    return found
+
+
+def remember(algorithm: Algorithm, digest: str) -> None:
+    """Have `digest` know that of an algorithm."""
+    _digests[algorithm] = digest
+    if len(_digests) > DIGESTS_KEPT:
+        _digests.pop(next(iter(_digests)), None)
+
+
+@own_name()
+def digest_of(value: Any) -> str:
+    """SHA-256 of a value that is made of tuples, dataclasses, expressions, dtypes and ops, in hexadecimal."""
+    return _Digest().of(value)
+
+
+_PLAIN = frozenset({int, str, float, bool, bytes, type(None)})
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    """The names of a dataclass's fields. TypeError for another class: its text may be that of several objects."""
+    return tuple([f.name for f in fields(kind)])
 
 
 class _Digest:
@@ -31,11 +63,13 @@ class _Digest:
         self.numbers: dict[Expr | Index, str] = {}
         self.hash = hashlib.sha256()
 
-    def of(self, algorithm: Algorithm) -> str:
+    def of(self, value: Any) -> str:
         missing: list[Expr | Index] = []
-        self.text(algorithm, missing)
-        self.number(missing)
-        self.hash.update(self.text(algorithm, missing).encode())
+        text = self.text(value, missing)
+        if missing:
+            self.number(missing)
+            text = self.text(value, missing)
+        self.hash.update(text.encode())
         return self.hash.hexdigest()
 
     def number(self, roots: Sequence[Expr | Index]) -> None:
@@ -62,7 +96,7 @@ class _Digest:
         kind = x.__class__
         if kind is tuple:
             return f"({','.join([self.text(y, missing) for y in x])})"
-        if kind is int:
+        if kind in _PLAIN:
             return repr(x)
         if isinstance(x, Expr | Index):
             number = self.numbers.get(x)
@@ -72,10 +106,8 @@ class _Digest:
             return number
         if isinstance(x, DType | Enum):
             return f"{kind.__name__}.{x.name}"
-        if is_dataclass(x):
-            parts = [self.text(getattr(x, f.name), missing) for f in fields(x)]
-            return f"{kind.__name__}({','.join(parts)})"
-        return repr(x)
+        parts = [self.text(getattr(x, name), missing) for name in _names(kind)]
+        return f"{kind.__name__}({','.join(parts)})"
 
 
 def _parts(node: Expr | Index) -> tuple[Any, ...]:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import io
 import os
 import pickle
 import queue
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -25,10 +23,9 @@ from weft.backends.native_threads import wait_for
 from weft.ir.dtypes import DType
 from weft.ir.forks import forkable
 from weft.ir.index import Var
-from weft.ir.ops import Op
-from weft.ir.template import GraphTemplate
 from weft.lazy_dataclass import dataclass
 from weft.logs import logger
+from weft.scheduler.pickles import pickled
 from weft.scheduler.signature import Key, Signature
 
 JOBS_WAITING = 16
@@ -63,28 +60,12 @@ class Task:
         return Signature(Key(self.rows), (), (None,) * leaves, self.variables, copies=False, homeless=False)
 
 
-class _Pickler(pickle.Pickler):
-    """A pickler of what there is one object of: ops by their names, templates by what makes them."""
-
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, Op):
-            return getattr, (Op, obj.name)
-        if isinstance(obj, GraphTemplate):
-            return GraphTemplate, (obj.placeholders, obj.rows, obj.results)
-        return NotImplemented
-
-
-def packed(task: Task) -> bytes:
-    """The task as bytes for the worker."""
-    out = io.BytesIO()
-    _Pickler(out).dump(task)
-    return out.getvalue()
-
-
 class _Worker:
     """A running worker, and what is to be called with the success of each of its jobs, in order."""
 
     def __init__(self) -> None:
+        import subprocess  # few programs need a worker, and this takes longer to import than all else here
+
         code = _START.format(niceness=NICENESS, path=sys.path, parent=os.getpid())
         self.process = subprocess.Popen(
             [sys.executable, "-c", code],
@@ -161,7 +142,7 @@ def ask(task: Task, done: Answer) -> bool:
     try:
         if _is_full():  # packing takes longer
             return False
-        data = packed(task)
+        data = pickled(task)
         with _lock:
             if not _state:
                 _state.append(_Worker())

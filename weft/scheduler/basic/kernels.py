@@ -12,13 +12,14 @@ from typing import Any, TypeAlias
 from weft.backends.protocol import Device
 from weft.ir import graph
 from weft.ir.graph import Node, Shape
-from weft.ir.index import Int, Var, substitute
+from weft.ir.index import Int, substitute
 from weft.ir.kernel.algorithm import Algorithm
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.basic.cut import Piece, split
-from weft.scheduler.basic.form import Form, built, formed
-from weft.scheduler.basic.sizes import SizedForm, graph_of, sized
-from weft.scheduler.kernelize import KernelSpec, kernelize_all
+from weft.scheduler.basic.form import formed
+from weft.scheduler.basic.form_kernels import FormKernels, kernels_of, of_form
+from weft.scheduler.basic.sizes import sized
+from weft.scheduler.kernelize.spec import KernelSpec
 from weft.scheduler.programs import missing
 
 PROGRAM_SECONDS = 0.014
@@ -27,22 +28,7 @@ PROGRAM_SECONDS = 0.014
 KERNEL_SECONDS = 1e-4
 """The time that one more kernel takes, in building a plan and in a few runs of it."""
 
-FORMS_KEPT = 2048
-"""Kernels of forms in memory; the one made longest ago goes first."""
-
 Key: TypeAlias = tuple[Any, ...]
-
-_forms: dict[tuple[Form | SizedForm, int], FormKernels] = {}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FormKernels:
-    """The kernels of a graph on leaves of its own, and the node that they compute."""
-
-    specs: tuple[KernelSpec, ...]
-    leaves: tuple[Node, ...]
-    root: Node
-    variables: tuple[Var, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,28 +164,9 @@ class Kernels:
                 n.op, tuple([copy[i] for i in n.inputs]), n.attrs, n.shape, n.dtype, device
             )
         root = copy[piece.root]
-        specs = _kernels(root, self.buffers)
+        specs = kernels_of(root, self.buffers)
         made = FormKernels(specs, tuple([copy[n] for n in piece.leaves]), root)
         return _for_sizes(made, tuple(range(len(piece.leaves))), ())
-
-
-def of_form(form: Form | SizedForm, buffers: int) -> FormKernels:
-    """The kernels of a form."""
-    found = _forms.get((form, buffers))
-    if found is None:
-        made = built(form) if isinstance(form, Form) else graph_of(form)
-        specs = _kernels(made.root, buffers)
-        found = _forms[form, buffers] = FormKernels(specs, made.leaves, made.root, form.variables)
-        if len(_forms) > FORMS_KEPT:
-            _forms.pop(next(iter(_forms)), None)
-    return found
-
-
-def _kernels(root: Node, buffers: int) -> tuple[KernelSpec, ...]:
-    """The kernels that compute a node."""
-    specs = kernelize_all([root], buffers)
-    assert all(isinstance(s, KernelSpec) for s in specs)
-    return tuple([s for s in specs if isinstance(s, KernelSpec)])
 
 
 def key_of(piece: Piece) -> Key:

@@ -20,9 +20,9 @@ from weft.ir.loop_body import Body, LoopNode
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.basic.cut import Piece, Pieces, pieces
 from weft.scheduler.basic.kernels import BasicKernel, Kernels, Key, key_of
-from weft.scheduler.kernelize import KernelSpec, ScanSpec
 from weft.scheduler.kernelize.copying import copying
 from weft.scheduler.kernelize.loops import Row, in_rows, into_row, scan_of
+from weft.scheduler.kernelize.spec import KernelSpec, ScanSpec
 
 MOST_STEPS = 1 << 24
 """Steps, at most, of loops that share programs."""

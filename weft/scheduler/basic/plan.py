@@ -13,11 +13,11 @@ from weft.backends.protocol import Device
 from weft.ir.calls import expand_calls
 from weft.ir.kernel.algorithm import Algorithm
 from weft.lazy_dataclass import dataclass
+from weft.scheduler.assembly import Job, Prepared, assembled
 from weft.scheduler.basic.cut import Pieces, pieces
 from weft.scheduler.basic.kernels import BasicKernel, Kernels, Key, key_of
 from weft.scheduler.basic.loops import BasicLoop, inner, kernels_of
 from weft.scheduler.basic.unfold import unfolded
-from weft.scheduler.build import Job, Prepared, assembled
 from weft.scheduler.copies import Copies
 from weft.scheduler.programs import compiled
 from weft.scheduler.unrolled import Unrolled

@@ -208,9 +208,9 @@ def _spent(name: str) -> float:
 def _made(sig: Signature, device: Device, name: str) -> tuple[Unrolled, float] | Task | None:
     """A basic plan, and in what time the final one is expected to be built; or as `first`."""
     # Here, since a process that finds its basic plans on disk needs no compiler.
+    from weft.scheduler.assembly import Job
     from weft.scheduler.basic.kernels import PROGRAM_SECONDS
     from weft.scheduler.basic.plan import draft
-    from weft.scheduler.build import Job
 
     ahead = _ahead.get()
     small = len(sig.key.rows) <= SMALL_ROWS and not ahead

@@ -14,9 +14,9 @@ from typing import BinaryIO
 
 from weft.backends import registry
 from weft.scheduler import disk_cache, realize
+from weft.scheduler.assembly import Job
 from weft.scheduler.basic.beside import Task
 from weft.scheduler.basic.plan import basic
-from weft.scheduler.build import Job
 from weft.scheduler.programs import compiled
 from weft.scheduler.signature import snapshot
 

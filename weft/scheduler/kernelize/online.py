@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
+from weft.ir.dtypes import LARGEST
 from weft.ir.graph import Axes, Fill, Node
 from weft.ir.index import Int, Var, high
-from weft.ir.kernel.transforms.online import LARGEST
 from weft.ir.movement import source
 from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
 from weft.lazy_dataclass import dataclass

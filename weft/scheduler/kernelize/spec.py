@@ -5,13 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
 from weft.ir.graph import Node, elements
 from weft.ir.index import Int, Var, evaluate, high
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.loop_body import Body
 from weft.lazy_dataclass import dataclass
-from weft.scheduler.kernelize.decisions import Logged
+
+if TYPE_CHECKING:
+    from weft.scheduler.kernelize.decisions import Logged
 
 
 @dataclass(frozen=True, slots=True, eq=False)

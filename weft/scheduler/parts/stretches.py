@@ -22,7 +22,8 @@ from weft.ir.graph import Node, toposort
 from weft.ir.index import high
 from weft.ir.rewrite import rewritten
 from weft.lazy_dataclass import dataclass
-from weft.scheduler.kernelize import ScanSpec, kernelize_expanded
+from weft.scheduler.kernelize.kernels import kernelize_expanded
+from weft.scheduler.kernelize.spec import ScanSpec
 from weft.scheduler.parts.cut import SPLIT_NS, Compute, Cut, Exchange, Value, remade
 from weft.scheduler.parts.timing import Ways
 from weft.scheduler.signature import signature

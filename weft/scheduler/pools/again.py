@@ -21,8 +21,8 @@ from weft.ir.graph import Node
 from weft.ir.index import high
 from weft.lazy_dataclass import dataclass
 from weft.scheduler import memory
-from weft.scheduler.build import Assembly, Prepared
-from weft.scheduler.kernelize import KernelSpec, ScanSpec
+from weft.scheduler.assembly import Assembly, Prepared
+from weft.scheduler.kernelize.spec import KernelSpec, ScanSpec
 from weft.scheduler.loops import nbytes
 from weft.scheduler.pools.schedule import Action, Kind, Problem, Schedule, Task, Transfer
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.ir.graph import Node
-from weft.scheduler.build import Assembly, Prepared
+from weft.scheduler.assembly import Assembly, Prepared
 from weft.scheduler.loops import nbytes
 
 

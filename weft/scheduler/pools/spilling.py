@@ -26,7 +26,7 @@ from weft.ir import graph
 from weft.ir.graph import Node
 from weft.lazy_dataclass import dataclass
 from weft.scheduler import memory
-from weft.scheduler.build import Assembly, Job, Prepared, assembled
+from weft.scheduler.assembly import Assembly, Job, Prepared, assembled
 from weft.scheduler.loops import nbytes
 from weft.scheduler.plan import KernelInfo, OutputSpec, Plan, Tenant
 from weft.scheduler.pools import slow

@@ -23,7 +23,8 @@ from weft.ir.forks import forkable
 from weft.ir.garbage import not_collected
 from weft.lazy_dataclass import dataclass
 from weft.scheduler import memory
-from weft.scheduler.build import Assembly, Job, Prepared, assembled, prepared
+from weft.scheduler.assembly import Assembly, Job, Prepared, assembled
+from weft.scheduler.build import prepared
 from weft.scheduler.loops import nbytes
 from weft.scheduler.plan import Plan, Within
 from weft.scheduler.pools import again, slow

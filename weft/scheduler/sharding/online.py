@@ -16,10 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 
-from weft.ir.dtypes import DType, bfloat16, float16
+from weft.ir.dtypes import LARGEST, DType, bfloat16, float16
 from weft.ir.graph import Axes, Box, Node, apply, const, elements
 from weft.ir.index import Int, Var, variables
-from weft.ir.kernel.transforms.online import LARGEST
 from weft.ir.movement import source
 from weft.ir.numerics import pinned
 from weft.ir.ops import ELEMENTWISE, REDUCE, Op

@@ -15,7 +15,7 @@ from weft.ir.index import evaluate
 from weft.ir.loops import Program
 from weft.ir.loops_verify import verify
 from weft.lazy_dataclass import dataclass
-from weft.scheduler.programs import optimized
+from weft.scheduler.lowering import optimized
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Arrays: TypeAlias = Mapping[str, Array]

@@ -17,7 +17,7 @@ from weft.ir.loops import Block, Buffer, Loop, LoopKind, Program, Scope, Store
 from weft.ir.loops_verify import call_error
 from weft.ir.ops import COMPARE, ELEMENTWISE, EXPANDED, TERNARY, TRANSCENDENTAL, Op
 from weft.lazy_dataclass import dataclass
-from weft.scheduler.programs import optimized
+from weft.scheduler.lowering import optimized
 from weft.testing.conformance.harness import ULP, Array, Harness
 
 LANES = 8

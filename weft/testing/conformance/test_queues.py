@@ -11,7 +11,7 @@ from weft.ir.expr import Const, Load, call
 from weft.ir.index import Var
 from weft.ir.loops import Buffer, Loop, Program, Scope, Store
 from weft.ir.ops import Op
-from weft.scheduler.programs import optimized
+from weft.scheduler.lowering import optimized
 from weft.testing.conformance.harness import Array, Harness
 
 F = dtypes.float32

@@ -15,7 +15,7 @@ from weft.ir.expr import Const, Load, call, from_index
 from weft.ir.index import Var, in_range
 from weft.ir.loops import Accumulate, Alloc, Buffer, Loop, LoopKind, Program, Scope, Store
 from weft.ir.ops import Op
-from weft.scheduler.programs import optimized
+from weft.scheduler.lowering import optimized
 from weft.testing.conformance.harness import Array, Harness
 
 F = dtypes.float32

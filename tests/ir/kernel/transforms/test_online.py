@@ -14,7 +14,7 @@ from tests.ir.kernel.transforms.golden import (
     staged,
 )
 from weft.ir import expr as ex
-from weft.ir.dtypes import float32
+from weft.ir.dtypes import LARGEST, float32
 from weft.ir.expr import Expr, Load
 from weft.ir.kernel.algorithm import Output
 from weft.ir.kernel.schedule import Kernel
@@ -22,7 +22,7 @@ from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.compute_at import ComputeAt
 from weft.ir.kernel.transforms.inline import map_exprs
 from weft.ir.kernel.transforms.mark import Unroll
-from weft.ir.kernel.transforms.online import LARGEST, OnlineReduce
+from weft.ir.kernel.transforms.online import OnlineReduce
 from weft.ir.kernel.transforms.pad import Pad
 from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.kernel.transforms.split import Split

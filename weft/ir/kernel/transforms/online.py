@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from weft.ir import dtypes
 from weft.ir import expr as ex
-from weft.ir.dtypes import DType
 from weft.ir.expr import Expr, Load, ScalarCall
 from weft.ir.kernel.algorithm import ItemValue
 from weft.ir.kernel.schedule import At, Kernel, Nest, Online
@@ -15,9 +14,6 @@ from weft.ir.kernel.transforms.find import empty, find, find_value, serial
 from weft.ir.kernel.transforms.inline import map_exprs
 from weft.ir.ops import Op
 from weft.lazy_dataclass import dataclass
-
-LARGEST: dict[DType, float] = {dtypes.float32: 3.4028234663852886e38, dtypes.float64: 1.7976931348623157e308}
-"""The largest finite number of the dtypes that maxima are accumulated in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +111,7 @@ def _safe(k: Kernel, leader: str) -> Kernel:
         ):
             m = d.args[1]
             if isinstance(m, Load) and m.source == leader:
-                lowest = ex.Const(m.dtype, -LARGEST[m.dtype])
+                lowest = ex.Const(m.dtype, -dtypes.LARGEST[m.dtype])
                 return ex.call(Op.EXP, ex.call(Op.SUB, d.args[0], ex.call(Op.MAX, m, lowest)))
         return None
 
@@ -126,7 +122,9 @@ def _safe(k: Kernel, leader: str) -> Kernel:
 def running(e: Expr, leader: str) -> bool:
     """The expression is the leader, or the leader kept finite; by no other limit, of which `scale` does not know."""
     match e:
-        case ScalarCall(op=Op.MAX, args=(m, ex.Const(value=lowest))) if lowest == -LARGEST.get(e.dtype, 0):
+        case ScalarCall(op=Op.MAX, args=(m, ex.Const(value=lowest))) if lowest == -dtypes.LARGEST.get(
+            e.dtype, 0
+        ):
             e = m
         case _:
             pass
