@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import product
 from typing import TypeAlias
 
 import weft
@@ -151,7 +152,8 @@ def _episodes() -> Iterator[Tensor]:
 def _trees() -> Iterator[Tensor]:
     """Cells over trees of several forms (Tai et al. 2015), trained."""
     words, gates, head = nn.Embedding(11, 10), nn.Linear(20, 50), nn.Linear(10, CLASSES)
-    optimizer = optim.Adam([*words.parameters(), *gates.parameters(), *head.parameters()], lr=1e-3)
+    parameters = [*words.parameters(), *gates.parameters(), *head.parameters()]
+    optimizers = optim.Adam(parameters, lr=1e-3), optim.SGD(parameters, lr=1e-2)
 
     def states(tree: Tree) -> tuple[Tensor, Tensor]:
         if isinstance(tree, int):
@@ -168,7 +170,7 @@ def _trees() -> Iterator[Tensor]:
         ((1, 2), (3, (4, 5))),
         (((1, 6), (7, 2)), (3, (4, (5, 8)))),
     )
-    for tree in forms:
+    for optimizer, tree in product(optimizers, forms):
         loss = F.cross_entropy(head(states(tree)[0]), weft.tensor([1]))
         optimizer.zero_grad()
         loss.backward()

@@ -95,6 +95,63 @@ def _whole_numbers(shape: tuple[int, ...]) -> Iterator[Tensor]:
     yield a.clone()
 
 
+def _numbers() -> Iterator[Tensor]:
+    """Ops on elements and numbers: such as are part of a program at first, and such as came with several values."""
+    mask = leaf(24).gt(0.5).realize()
+    for shape in _SHAPES:
+        x, y, k = leaf(*shape), leaf(*shape), leaf()
+        for c in (k, 0.3):
+            for name in ("pow", "maximum", "minimum", "lt", "le", "gt", "ge", "eq", "ne"):
+                yield getattr(x, name)(c if c is k or name not in ("maximum", "minimum") else weft.tensor(c))
+            yield c - x
+            yield c / x
+            yield c**x
+            yield x.clamp(min=c)
+            yield x.clamp(max=c)
+            yield weft.where(x > c, x, 0.0)
+            yield weft.where(x < c, x, 0.0)
+            yield weft.where(x > c, x, y)
+            yield weft.where(x < c, x, y)
+        yield x.clamp(-k, k)
+        yield x.clamp(k, leaf())
+        yield weft.full(shape, 0.3)
+        yield k.expand(shape).clone()
+        whole = leaf(*shape).mul(9).to(weft.int64).realize()
+        most = leaf().mul(9).to(weft.int64).realize()
+        for c in (most, 0, 7):
+            yield whole < c
+            yield whole > c
+            yield whole + c
+    for c in (0.3, leaf()):
+        yield weft.where(mask, c, leaf(24))
+        yield weft.where(mask, leaf(24), c)
+        yield weft.where(mask, 1.0, c)
+    yield weft.where(mask, leaf(24), leaf(24))
+    yield mask.to(weft.int64)
+    yield mask.to(weft.float32)
+    yield ~mask
+    yield mask & leaf(24).gt(0.5).realize()
+    yield mask | leaf(24).gt(0.5).realize()
+    row = leaf(12)
+    for c in (0.7, leaf()):
+        for at in (0, 3):
+            yield row[at] * c
+            yield row[at] / c
+            yield row[at] + c
+            yield row[at] - c
+            yield c - row[at]
+
+
+def _losses() -> Iterator[Tensor]:
+    """Losses of elements and of rows, and their gradients, each read for itself."""
+    for shape in ((24,), (4, 6), (1,), ()):
+        for loss in (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.binary_cross_entropy_with_logits):
+            x, y = leaf(*shape).requires_grad_(), leaf(*shape)
+            found = loss(x, y)
+            yield found
+            yield from (g for g in weft.autograd.grad(found, [x]) if g is not None)
+
+
 def _reductions() -> Iterator[Tensor]:
     """Sums and their like, over all axes, the last, the first and a middle one."""
     x, row, y = leaf(4, 6), leaf(6), leaf(3, 4, 6)
@@ -116,6 +173,8 @@ def _reductions() -> Iterator[Tensor]:
                 yield getattr(t, name)(dim=axis)
             yield (t * t).sum(axis)
             yield (t > 0.5).sum(axis)
+            yield (t < leaf()).sum(axis)
+            yield t.mul(9).to(weft.int64).realize().sum(axis)
             yield t.cumsum(axis)
     yield x.sum()
     yield x.mean()
@@ -213,6 +272,8 @@ def _gradients(result: Tensor, *of: Tensor) -> list[Tensor]:
 
 ROUTINES = (
     Routine("elements", _elements),
+    Routine("numbers", _numbers),
+    Routine("losses", _losses),
     Routine("reductions", _reductions),
     Routine("places", _places),
     Routine("training by hand", _training),

@@ -37,7 +37,11 @@ SMALL_SECONDS = 0.2
 
 MISSING_SHARE = 4
 """The part of the building time that may go by in compiling what a basic plan lacks: it was estimated, and the plan's
-runs take longer. Of small graphs twice as much: their runs take next to nothing beside building."""
+runs take longer."""
+
+SMALL_SHARE = 1
+"""The same for small graphs, which may lack one program in any case: their runs take next to nothing beside building,
+and programs are there for the next graph, too, as a final plan is not."""
 
 SMALL_ROWS = 128
 """Rows of small graphs, at most: where the last ones lacked too many programs, few of the next are tried."""
@@ -221,8 +225,8 @@ def _made(sig: Signature, device: Device, name: str) -> tuple[Unrolled, float] |
     if found is None:
         return None
     seconds = _seconds(sig, found.distinct)
-    share = MISSING_SHARE / 2 if small else MISSING_SHARE
-    made = found.kernels(device, None if ahead else int(seconds / share / PROGRAM_SECONDS))
+    most = int(seconds / (SMALL_SHARE if small else MISSING_SHARE) / PROGRAM_SECONDS)
+    made = found.kernels(device, None if ahead else max(most, int(small)))
     if small:
         _luck.note(made is None)
     if made is None:
