@@ -11,7 +11,7 @@ from weft.ir.ops import Op
 from weft.ir.template import GraphTemplate
 
 PROTOCOL = 5
-"""That of the oldest Python that weft runs on: a pack is made by one, and read by others."""
+"""The protocol of the oldest Python that weft runs on: a pack is made by one, and read by others."""
 
 
 def pickled(value: Any) -> bytes:

@@ -32,7 +32,7 @@ FORMS_KEPT = 2048
 _NOT_AN_ENTRY = (
     pickle.UnpicklingError, EOFError, ImportError, AttributeError, LookupError, TypeError, ValueError,
 )  # fmt: skip
-"""What other bytes raise where they are read."""
+"""Errors of reading other bytes."""
 
 _forms: dict[tuple[Form | SizedForm, int], FormKernels] = {}
 
