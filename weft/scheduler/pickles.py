@@ -1,5 +1,5 @@
 """Bytes of graphs and kernels, for other processes of this weft: what there is one object of is one there, too."""
-# Tests: tests/scheduler/test_tiers.py, tests/scheduler/basic/test_form_kernels.py
+# Tests: tests/scheduler/test_tiers.py, tests/scheduler/test_form_kernels.py
 
 from __future__ import annotations
 
