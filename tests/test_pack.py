@@ -23,7 +23,7 @@ from weft.prepare import pack_of
 from weft.prepare.routines import Routine
 from weft.scheduler import families, kernel_cache, programs
 from weft.scheduler import realize as realization
-from weft.scheduler.basic import beside, tiers
+from weft.scheduler.basic import beside, form_kernels, tiers
 
 ENTRIES = {
     ("kernel", "a"): b"one" * 9,
@@ -52,7 +52,10 @@ def forget() -> None:
     """As a process that begins."""
     pack.opened.cache_clear()
     tiers._luck.pause = tiers._luck.passed = 0
-    for table in (realization._plans, families._families, families._met, programs._compiled):
+    tables = (
+        realization._plans, families._families, families._met, programs._compiled, form_kernels._forms,
+    )  # fmt: skip
+    for table in tables:
         table.clear()
 
 
@@ -146,7 +149,7 @@ def test_a_process_compiles_nothing_that_came_with_weft(file: Path, monkeypatch:
     assert len(algorithms) > 4
 
     def refused(*_: object) -> None:
-        raise AssertionError("a program was compiled")
+        raise AssertionError("a program was compiled, or a form kernelized")
 
     for folder in ("other", ""):
         monkeypatch.setenv("WEFT_CACHE_DIR", str(file.parent / folder) if folder else "")
@@ -159,6 +162,7 @@ def test_a_process_compiles_nothing_that_came_with_weft(file: Path, monkeypatch:
         forget()
         with monkeypatch.context() as m:
             m.setattr(CpuDevice, "compile", refused)
+            m.setattr(form_kernels, "kernels_of", refused)
             if folder:  # tiers are there where plans can be kept
                 for mine, theirs in zip(work(), expected, strict=True):
                     np.testing.assert_allclose(mine.numpy(), theirs, rtol=2e-6, atol=1e-6)
@@ -175,7 +179,7 @@ def test_plans_of_what_came_with_weft_are_kept(file: Path) -> None:
     disk_cache.clear()
     forget()
     first = [t.numpy() for t in work()]
-    assert not any(kind == "kernel" for kind in kinds(file.parent / "cache")), "all of them came with weft"
+    assert not {"kernel", "form"} & {*kinds(file.parent / "cache")}, "all of them came with weft"
     forget()
     basics = [t.numpy() for t in work()]
     for mine, theirs in zip(first, basics, strict=True):
