@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 import weft
-from weft import disk_cache
+from weft import disk_cache, pack
+from weft.ir.calls import expand_calls
 from weft.ir.graph import Node
+from weft.ir.kernel import digest as digests
 from weft.ir.kernel.digest import digest, digest_of
 from weft.ir.ops import Op
 from weft.scheduler.basic import form_kernels as kept
@@ -141,3 +143,55 @@ def test_what_has_no_text_of_its_own_has_no_digest() -> None:
         digest_of(frozenset({1}))
     assert digest_of((1, "1", 1.0, None, b"1")) != digest_of((1, 1, 1.0, None, b"1"))
     assert digest_of((0.0,)) != digest_of((-0.0,))
+
+
+def test_kernels_are_on_the_tensors_that_others_write() -> None:
+    x = weft.ones(4, 6).realize()
+    y = (x.softmax(-1) @ weft.ones(6, 5).realize()).sin().sum(0)
+    (root,) = expand_calls([y.value.node])
+    specs = kept.kernels_of(root, 31)
+    assert len(specs) > 1
+    leaves = tuple(dict.fromkeys(n for s in specs for n in s.reads if n.storage is not None))
+    made = kept.FormKernels(specs, leaves, root)
+    read = kept._decoded(kept._encoded("name", made), "name", form())
+    assert read is not None and len(read.specs) == len(specs)
+    same: dict[Node, Node] = {}
+    for mine, theirs in zip(read.specs, specs, strict=True):
+        for a, b in ((mine.reads, theirs.reads), (mine.writes, theirs.writes)):
+            assert all(same.setdefault(m, t) is t for m, t in zip(a, b, strict=True))
+    assert len(set(same.values())) == len(same)
+    assert same[read.root] is root and [same[n] for n in read.leaves] == list(leaves)
+
+
+def test_entries_are_of_the_sources_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = kept._key("name")
+    monkeypatch.setattr(disk_cache, "compiler", lambda: "others")
+    assert kept._key("name") != one
+
+
+def test_digests_come_with_entries(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (made,) = kept.of_form(form(), 31).specs
+    name = digest(made.algorithm)
+    kept._forms.clear()
+    digests._digests.clear()
+    (read,) = kept.of_form(form(), 31).specs
+    monkeypatch.setattr(digests, "digest_of", None)
+    assert digest(read.algorithm) == name
+
+
+def test_digests_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digests, "DIGESTS_KEPT", 3)
+    digests._digests.clear()
+    (spec,) = kept.of_form(form(), 31).specs
+    for k in range(5):
+        assert digest(replace(spec.algorithm, name=f"sum{k}"))
+    assert len(digests._digests) == 3
+
+
+def test_nothing_is_read_while_verifying(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept.of_form(form(), 31)
+    kept._forms.clear()
+    monkeypatch.setenv("WEFT_VERIFY", "1")
+    for place in (pack, disk_cache):
+        monkeypatch.setattr(place, "get", None)
+    assert kept.of_form(form(), 31).specs
