@@ -486,7 +486,7 @@ def test_kernels_are_not_made_where_too_many_programs_are_missing() -> None:
     assert found.kernels(cpu, 0) is not None
 
 
-def test_small_graphs_may_lack_all_that_building_takes(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_graphs_may_lack_half_of_what_building_takes(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     allowed = list[int | None]()
     kernels = basic_plans.Draft.kernels
 
@@ -500,7 +500,7 @@ def test_small_graphs_may_lack_all_that_building_takes(asked: Asked, monkeypatch
         families.forget()
         (model() * factor).numpy()
     small, large = allowed
-    assert small is not None and large is not None and 0 <= small - 4 * large < 4 and large > 2
+    assert small is not None and large is not None and small in (2 * large, 2 * large + 1) and large > 2
 
 
 def test_a_small_graph_may_lack_one_program(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ MISSING_SHARE = 4
 """The part of the building time that may go by in compiling what a basic plan lacks: it was estimated, and the plan's
 runs take longer."""
 
-SMALL_SHARE = 1
+SMALL_SHARE = 2
 """The same for small graphs, which may lack one program in any case: their runs take next to nothing beside building,
 and programs are there for the next graph, too, as a final plan is not."""
 
