@@ -191,8 +191,10 @@ def test_operands_whose_order_does_not_matter_are_in_one() -> None:
     assert algorithms(x.T @ y) == algorithms(y.T @ x)
     assert algorithms((row @ x.T).reshape(2, 2)) == algorithms((x @ row).reshape(2, 2))
     assert algorithms(x - row) != algorithms(row - x)
-    for t in (row * y.exp() + x * 0.3, 0.7 - x * 0.3 + row * (0.4 * y - x)):
-        np.testing.assert_allclose(value(t), t.numpy(), rtol=1e-6)
+    t = row * y.exp() + x * 0.3
+    np.testing.assert_allclose(value(t), t.numpy(), rtol=1e-6)
+    t = 0.7 - x * 0.3 + row * (0.4 * y - x)  # only now: what is read takes along what is pending beside it
+    np.testing.assert_allclose(value(t), t.numpy(), rtol=1e-6)
 
 
 def test_what_follows_from_positions_alone_is_computed_where_it_is_read() -> None:

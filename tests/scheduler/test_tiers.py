@@ -486,7 +486,9 @@ def test_kernels_are_not_made_where_too_many_programs_are_missing() -> None:
     assert found.kernels(cpu, 0) is not None
 
 
-def test_small_graphs_may_lack_half_of_what_building_takes(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_graphs_may_lack_half_of_what_building_takes(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
     allowed = list[int | None]()
     kernels = basic_plans.Draft.kernels
 
