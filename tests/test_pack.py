@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -216,6 +217,15 @@ def test_a_pack_needs_a_process_and_a_cache_without_programs(file: Path) -> None
     next(work()).realize()
     with pytest.raises(ArgumentError, match="an empty cache"):
         next(pack_of([Routine("work", work)], PACKED_LEVELS))
+
+
+@pytest.mark.parametrize("table", [(form_kernels, "FORMS_KEPT"), (programs, "PROGRAMS_KEPT")])
+def test_a_pack_has_all_that_its_samples_need(
+    file: Path, table: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(*table, 3)
+    with pytest.raises(ArgumentError, match="make packs of fewer samples"):
+        list(pack_of([Routine("work", work)], PACKED_LEVELS))
 
 
 def test_verified_programs_are_compiled(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

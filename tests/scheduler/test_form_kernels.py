@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from weft import disk_cache, pack
 from weft.ir.calls import expand_calls
 from weft.ir.graph import Node
 from weft.ir.kernel import digest as digests
+from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.kernel.digest import digest, digest_of
 from weft.ir.ops import Op
 from weft.scheduler.basic import form_kernels as kept
@@ -195,3 +197,22 @@ def test_nothing_is_read_while_verifying(folder: Path, monkeypatch: pytest.Monke
     for place in (pack, disk_cache):
         monkeypatch.setattr(place, "get", None)
     assert kept.of_form(form(), 31).specs
+
+
+def test_threads_may_remember_digests_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are made with one lock and programs with another: the table changed while the oldest one was looked for."""
+    monkeypatch.setattr(digests, "DIGESTS_KEPT", 8)
+    monkeypatch.setattr(digests, "_digests", {})
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def remember(thread: int) -> None:
+        for k in range(4000):
+            digests.remember(Algorithm(f"{thread} {k}", (), (), ()), "digest")
+
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(remember, range(4)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(digests._digests) == 8

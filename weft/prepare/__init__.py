@@ -55,8 +55,8 @@ def pack_of(samples: Sequence[Work], levels: Sequence[str]) -> Iterator[Progress
     """Prepares samples, and compiles their programs for levels of processors; what was done, and last the bytes of the
     file that comes with weft.
 
-    Raises `ArgumentError` as `prepare` does, and where the process has computed other things, or the cache has plans:
-    what these ran would be missing.
+    Raises `ArgumentError` as `prepare` does, where the process has computed other things, or the cache has plans (what
+    these ran would be missing), and where samples need more than a process keeps in memory.
 
     Example: `*_, data = pack_of(SAMPLES, PACKED_LEVELS)`. Source: `weft/pack.py`.
     """
@@ -72,9 +72,13 @@ def pack_of(samples: Sequence[Work], levels: Sequence[str]) -> Iterator[Progress
     count = len(samples) + len(levels)
     for p in prepare(samples):
         yield Progress(p.done, count, p.name)
-    entries = form_kernels.entries()
+    entries, algorithms = form_kernels.entries(), programs.known(device)
+    if len(entries) >= form_kernels.FORMS_KEPT or len(algorithms) >= programs.PROGRAMS_KEPT:
+        raise ArgumentError(
+            "pack_of: some of what the samples need is not in memory any more; make packs of fewer samples"
+        )
     for n, level in enumerate(levels, 1):
-        entries.update(packed(programs.known(device), [level]))
+        entries.update(packed(algorithms, [level]))
         yield Progress(len(samples) + n, count, level)
     yield pack.written(entries)
 

@@ -40,10 +40,8 @@ def found(algorithm: Algorithm, device: Device, busy: bool = False) -> tuple[str
     if not kept and not levels:
         return None, None
     algorithm_name = digest(algorithm)
-    if (
-        levels and pack.opened() is not None
-    ):  # before the disk, which is slower to say that something is not there
-        for level in levels:
+    if levels and pack.opened() is not None:
+        for level in levels:  # before the disk, which takes longer to say that it lacks something
             code = _packed(packed_key(algorithm_name, level), device)
             if code is not None:
                 return None, code

@@ -9,6 +9,7 @@ and stands for itself by its number afterwards. Nothing is left out: names, dtyp
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Sequence
 from dataclasses import fields
 from enum import Enum
@@ -17,6 +18,7 @@ from typing import Any
 
 from weft.ir.dtypes import DType
 from weft.ir.expr import Const, Expr, bits
+from weft.ir.forks import forkable
 from weft.ir.index import Index
 from weft.ir.kernel.algorithm import Algorithm
 from weft.naming import own_name
@@ -24,7 +26,9 @@ from weft.naming import own_name
 DIGESTS_KEPT = 2048
 """Digests of algorithms in memory; the one made longest ago goes first."""
 
+_lock = forkable(threading.Lock())
 _digests: dict[Algorithm, str] = {}
+"""Written to with the lock: plans are made with one of their own, and programs with another."""
 
 
 def digest(algorithm: Algorithm) -> str:
@@ -38,9 +42,10 @@ def digest(algorithm: Algorithm) -> str:
 
 def remember(algorithm: Algorithm, digest: str) -> None:
     """Have `digest` know that of an algorithm."""
-    _digests[algorithm] = digest
-    if len(_digests) > DIGESTS_KEPT:
-        _digests.pop(next(iter(_digests)), None)
+    with _lock:
+        _digests[algorithm] = digest
+        if len(_digests) > DIGESTS_KEPT:
+            del _digests[next(iter(_digests))]
 
 
 @own_name()

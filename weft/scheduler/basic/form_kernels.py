@@ -75,7 +75,8 @@ def of_form(form: Form | SizedForm, buffers: int) -> FormKernels:
     """The kernels of a form, each on `buffers` tensors at most."""
     found = _forms.get((form, buffers))
     if found is None:
-        found = _forms[form, buffers] = _found(form, buffers) or _made(form, buffers)
+        name = _name(form, buffers)
+        found = _forms[form, buffers] = _read(name, form) or _made(name, form, buffers)
         if len(_forms) > FORMS_KEPT:
             _forms.pop(next(iter(_forms)), None)
     return found
@@ -97,35 +98,24 @@ def entries() -> dict[tuple[str, str], bytes]:
     return {("form", name): _encoded(name, known) for name, known in named.items()}
 
 
-def _found(form: Form | SizedForm, buffers: int) -> FormKernels | None:
+def _read(name: str, form: Form | SizedForm) -> FormKernels | None:
     """The kernels of a form that came with weft, or that an earlier process made; nothing while verifying."""
     if settings.verify():
         return None
-    name = _name(form, buffers)
-    data = pack.get("form", name)
-    if data is None and settings.cache_dir() is not None:
-        data = disk_cache.get("form", _key(name))
-    if data is None:
-        return None
-    found = _decoded(data, name, form)
-    if found is None:
-        disk_cache.discard("form", _key(name))
-    return found
+    data = pack.get("form", name) or disk_cache.get("form", _key(name))
+    return None if data is None else _decoded(data, name, form)
 
 
-def _made(form: Form | SizedForm, buffers: int) -> FormKernels:
+def _made(name: str, form: Form | SizedForm, buffers: int) -> FormKernels:
     """The kernels of a form, kept on disk; while verifying, they are as if read from there."""
     of_graph = built(form) if isinstance(form, Form) else graph_of(form)
     specs = kernels_of(of_graph.root, buffers)
     made = FormKernels(specs, of_graph.leaves, of_graph.root, form.variables)
     if settings.verify():
-        name = _name(form, buffers)
         read = _decoded(_encoded(name, made), name, form)
         assert read is not None and [s.algorithm for s in read.specs] == [s.algorithm for s in specs]
         return read
-    if settings.cache_dir() is not None:
-        name = _name(form, buffers)
-        disk_cache.put("form", _key(name), _encoded(name, made))
+    disk_cache.put("form", _key(name), _encoded(name, made))
     return made
 
 
