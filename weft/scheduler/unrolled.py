@@ -12,10 +12,13 @@ The memory of a loop does not depend on its number of steps, so all else is plan
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field
 from typing import TypeAlias
 
 from weft.backends.protocol import Code, Commands, Device, Launch, Step
+from weft.ir.forks import forkable
 from weft.ir.index import Int, Var, evaluate
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.plan import KernelInfo, OutputSpec, Plan, Tenant
@@ -44,6 +47,18 @@ class Repeat:
             yield count - 1 - k if self.reverse else k, pattern
 
 
+@dataclass(slots=True, eq=False)
+class _Written:
+    """Launches of loops' steps that were written out, by their patterns and the numbers of the steps; and the place of
+    each constant among those of all plans so far."""
+
+    steps: dict[tuple[int, ...], tuple[list[Step], list[KernelInfo]]] = field(
+        default_factory=dict["tuple[int, ...]", "tuple[list[Step], list[KernelInfo]]"]
+    )
+    constants: dict[int, int] = field(default_factory=dict[int, int])
+    lock: threading.Lock = field(default_factory=lambda: forkable(threading.Lock()))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Unrolled:
     """A plan of which some loops may have as many steps as runtime variables say. In `items`, a variable of a launch
@@ -62,6 +77,7 @@ class Unrolled:
     computed: tuple[Int, ...] = ()
     check: Callable[[Commands, Sequence[KernelInfo]], None] | None = None
     """Raises an error for commands that are wrong, where forms are verified."""
+    _written: _Written = field(init=False, default_factory=_Written)
 
     @property
     def varies(self) -> bool:
@@ -74,22 +90,11 @@ class Unrolled:
 
     def plan(self, sizes: Mapping[str, int]) -> Plan:
         """The plan. `sizes`: those of runtime variables that loops' numbers of steps depend on."""
-        count = len(self.variables) + len(self.computed)
-        constants: dict[int, int] = {}
-        steps: list[Step] = []
-        infos: list[KernelInfo] = []
-        for step, info, marks in _written_out(self.items, sizes, {}):
-            if isinstance(step, Launch) and step.variables:
-                used = [
-                    v if 0 <= v < count
-                    else constants.setdefault(marks[v] if v < 0 else v - count, count + len(constants))
-                    for v in step.variables
-                ]  # fmt: skip
-                steps.append(Launch(step.program, step.slots, tuple(used)))
-            else:
-                steps.append(step)
-            infos.append(info)
-        total = count + len(constants)
+        written = self._written
+        with written.lock:
+            steps, infos = self._steps(self.items, sizes, {})
+            constants = tuple(written.constants)
+        total = len(self.variables) + len(self.computed) + len(constants)
         commands = Commands(tuple(steps), self.externals, self.offsets, self.workspace_bytes, total)
         if self.check is not None:
             self.check(commands, infos)
@@ -100,23 +105,52 @@ class Unrolled:
             outputs=self.outputs,
             variables=self.variables,
             computed=self.computed,
-            constants=tuple(constants),
+            constants=constants,
             steps=tuple(infos),
             executable=self.device.link(self.codes, commands),
             largest=self.largest,
         )
 
+    def _steps(
+        self, items: tuple[Item, ...], sizes: Mapping[str, int], marks: Mapping[int, int]
+    ) -> tuple[list[Step], list[KernelInfo]]:
+        """Each step in turn. `marks`: the numbers of the steps of the loops around it, by the loops' marks."""
+        steps: list[Step] = []
+        infos: list[KernelInfo] = []
+        for item in items:
+            if isinstance(item, Repeat):
+                for t, pattern in item.steps(sizes):
+                    found = self._step_of_loop(pattern, sizes, {**marks, item.mark: t})
+                    steps += found[0]
+                    infos += found[1]
+            else:
+                steps.append(self._at(item[0], marks))
+                infos.append(item[1])
+        return steps, infos
 
-def _written_out(
-    items: Sequence[Item], sizes: Mapping[str, int], marks: Mapping[int, int]
-) -> Iterator[tuple[Step, KernelInfo, Mapping[int, int]]]:
-    """Each step in turn, and the number of the step of each loop around it, by the loops' marks."""
-    for item in items:
-        if isinstance(item, Repeat):
-            for t, pattern in item.steps(sizes):
-                yield from _written_out(pattern, sizes, {**marks, item.mark: t})
-        else:
-            yield *item, marks
+    def _step_of_loop(
+        self, pattern: tuple[Item, ...], sizes: Mapping[str, int], marks: Mapping[int, int]
+    ) -> tuple[list[Step], list[KernelInfo]]:
+        """The launches of a step, which are kept: the next plan has most of them, too."""
+        if any(isinstance(i, Repeat) for i in pattern):
+            return self._steps(pattern, sizes, marks)
+        at = id(pattern), *marks.values()
+        found = self._written.steps.get(at)
+        if found is None:
+            found = self._written.steps[at] = self._steps(pattern, sizes, marks)
+        return found
+
+    def _at(self, step: Step, marks: Mapping[int, int]) -> Step:
+        """The step with its constants, and loops' numbers of steps, among the variables."""
+        if not isinstance(step, Launch) or not step.variables:
+            return step
+        count, constants = len(self.variables) + len(self.computed), self._written.constants
+        used = [
+            v if 0 <= v < count
+            else count + constants.setdefault(marks[v] if v < 0 else v - count, len(constants))
+            for v in step.variables
+        ]  # fmt: skip
+        return Launch(step.program, step.slots, tuple(used))
 
 
 def _varies(items: Sequence[Item]) -> bool:

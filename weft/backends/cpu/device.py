@@ -26,7 +26,6 @@ from weft.backends.protocol import (
     Bounds,
     Code,
     Commands,
-    CopyBytes,
     Device,
     DeviceInfo,
     Launch,
@@ -88,15 +87,13 @@ class CpuExecutable:
     def __init__(self, device: CpuDevice, codes: Sequence[CpuCode], commands: Commands) -> None:
         self._device, self._commands = device, commands
         runner = device.runtime.runner
-        instructions: list[Instruction] = []
-        for step in commands.steps:
-            match step:
-                case Launch():
-                    instructions.append(
-                        Instruction(codes[step.program].address, (*step.slots, *step.variables))
-                    )
-                case CopyBytes():
-                    instructions.append(runner.copy_instruction(step.target, step.source, step.nbytes))
+        addresses = [c.address for c in codes]
+        instructions = [
+            Instruction(addresses[step.program], step.slots + step.variables)
+            if isinstance(step, Launch)
+            else runner.copy_instruction(step.target, step.source, step.nbytes)
+            for step in commands.steps
+        ]
         self._bound = 0
         self._native: NativePlan = device.runtime.plan(
             instructions,

@@ -13,6 +13,7 @@ import struct
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from weft.backends.direct import DirectRun, Route, Source
 from weft.ir.forks import forkable
@@ -34,8 +35,7 @@ _RUN_TIMED = ctypes.CFUNCTYPE(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
+class Instruction(NamedTuple):
     """One native call: a kernel's address and its slots (buffers first, then variables)."""
 
     kernel: int
@@ -115,7 +115,7 @@ class NativePlan:
         struct.pack_into(f"={len(pointers)}Q", self._memory, (variables + externals) * _WORD, *pointers)
         self._pack = struct.Struct(f"={variables}q{externals}Q").pack_into
         self._pack_variables = struct.Struct(f"={variables}q").pack_into
-        self._slots = array("i", [slot for instruction in instructions for slot in instruction.slots])
+        self._slots = array("i", [slot for _, slots in instructions for slot in slots])
         self._instructions = array("Q", self._encode(instructions))
         record = (base + variables * _WORD, self._instructions.buffer_info()[0], self.count, base, 0)
         self.record = array("Q", record)
@@ -149,9 +149,10 @@ class NativePlan:
     def _encode(self, instructions: Sequence[Instruction]) -> list[int]:
         words: list[int] = []
         at = self._slots.buffer_info()[0]
-        for instruction in instructions:
-            words += (instruction.kernel, at)
-            at += self._slots.itemsize * len(instruction.slots)
+        size = self._slots.itemsize
+        for kernel, slots in instructions:
+            words += (kernel, at)
+            at += size * len(slots)
         return words
 
     def run(self, externals: Iterable[int] = (), variables: Sequence[int] = ()) -> None:
