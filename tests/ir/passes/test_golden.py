@@ -194,6 +194,25 @@ def peel_clipped() -> Program:
     return program(Loop(t, (N + 127) // 128, (Loop(o, left, (inner,)),), LoopKind.PARALLEL))
 
 
+def clip_panels() -> Program:
+    """A panel of as many rows as a sum has terms; one that is read in two places; one that is read backwards."""
+    t, rows = Var("t", 0, 15), minimum(256, N - Var("t", 0, 15) * 256)
+    body: list[Stmt] = []
+    for name in ("panel", "twice", "back"):
+        o, l, j = var(f"o{name[0]}", 16), var(f"l{name[0]}", 2), var(f"j{name[0]}", 16)
+        row = t * 256 + o * 16 + j
+        packed = Store(name, o * 32 + j * 2 + l, Load(F, "r", (row,), in_range(row, None, N)))
+        lanes = Loop(l, 2, (Loop(j, 16, (packed,), LoopKind.VECTOR),))
+        body += [Alloc(Buffer(name, F, 512, Scope.LOCAL)), Loop(o, 16, (lanes,))]
+        k, c = Var(f"k{name[0]}", 0, 255), var(f"c{name[0]}", 2)
+        at = k * 2 + c if name != "back" else k * -2 + c + 510
+        read = Loop(c, 2, (Accumulate("y", c, Op.ADD, x(at, name=name)),), LoopKind.VECTOR)
+        body.append(Loop(k, rows, (read,)))
+        if name == "twice":
+            body.append(Store("y", 3, x(511, name=name)))
+    return program(Loop(t, (N + 255) // 256, tuple(body)))
+
+
 def clip_tasks() -> Program:
     t, o, j, k, u, other_u = (
         Var("t", 0, 31), var("o", 8), var("j", 16), var("k", 4), var("u", 8), var("u2", 8)
@@ -446,6 +465,66 @@ CASES: dict[str, tuple[Callable[[], Program], list[Pass], str, str]] = {
   for k_0 in (n + 15)//16 - n//16:
     vector m_0 in 16:
       r[16*k_0 + 16*(n//16) + m_0] = 1.0 if 16*k_0 + 16*(n//16) + m_0 < n
+""",
+    ),
+    "clip_panels": (
+        clip_panels,
+        [clip],
+        """
+  for t in (n + 255)//256:
+    alloc panel: f32[512] local
+    for op in 16:
+      for lp in 2:
+        vector jp in 16:
+          panel[32*op + 2*jp + lp] = r[256*t + 16*op + jp] if 256*t + 16*op + jp < n else 0
+    for kp in min(256, -256*t + n):
+      vector cp in 2:
+        y[cp] += panel[2*kp + cp]
+    alloc twice: f32[512] local
+    for ot in 16:
+      for lt in 2:
+        vector jt in 16:
+          twice[32*ot + 2*jt + lt] = r[256*t + 16*ot + jt] if 256*t + 16*ot + jt < n else 0
+    for kt in min(256, -256*t + n):
+      vector ct in 2:
+        y[ct] += twice[2*kt + ct]
+    y[3] = twice[511]
+    alloc back: f32[512] local
+    for ob in 16:
+      for lb in 2:
+        vector jb in 16:
+          back[32*ob + 2*jb + lb] = r[256*t + 16*ob + jb] if 256*t + 16*ob + jb < n else 0
+    for kb in min(256, -256*t + n):
+      vector cb in 2:
+        y[cb] += back[-2*kb + cb + 510]
+""",
+        """
+  for t in (n + 255)//256:
+    alloc panel: f32[512] local
+    for op in max(min(16, -16*t + (n + 15)//16), 0):
+      for lp in 2:
+        vector jp in 16:
+          panel[32*op + 2*jp + lp] = r[256*t + 16*op + jp] if 256*t + 16*op + jp < n else 0
+    for kp in min(256, -256*t + n):
+      vector cp in 2:
+        y[cp] += panel[2*kp + cp]
+    alloc twice: f32[512] local
+    for ot in 16:
+      for lt in 2:
+        vector jt in 16:
+          twice[32*ot + 2*jt + lt] = r[256*t + 16*ot + jt] if 256*t + 16*ot + jt < n else 0
+    for kt in min(256, -256*t + n):
+      vector ct in 2:
+        y[ct] += twice[2*kt + ct]
+    y[3] = twice[511]
+    alloc back: f32[512] local
+    for ob in 16:
+      for lb in 2:
+        vector jb in 16:
+          back[32*ob + 2*jb + lb] = r[256*t + 16*ob + jb] if 256*t + 16*ob + jb < n else 0
+    for kb in min(256, -256*t + n):
+      vector cb in 2:
+        y[cb] += back[-2*kb + cb + 510]
 """,
     ),
     "clip_tasks": (  # a sum that may be -0.0 keeps its zeros

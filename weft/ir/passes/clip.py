@@ -5,25 +5,28 @@
         y[16*i + j] = x[16*i + j] if 16*i + j < n  ->     y[16*i + j] = x[16*i + j] if 16*i + j < n
 
 So a task as large as a typical size needs takes the time of the size that there is. An accumulation whose term is the
-operation's identity where a guard fails counts as guarded: the last terms of a sum are zeros there. Done for serial
-loops whose every effect on what outlives an iteration ends; `peel` then frees the rest of guards.
+operation's identity where a guard fails counts as guarded: the last terms of a sum are zeros there. What is stored in
+a buffer of the program's own behind all that is read of it counts as nothing, too: a panel has no more rows than a sum
+has terms. Done for serial loops whose every effect on what outlives an iteration ends; `peel` then frees the rest of
+guards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from functools import reduce
 from operator import is_
 
 from weft.ir.dtypes import DType
-from weft.ir.expr import Const, Load, ScalarCall, Test
-from weft.ir.index import Guard, Int, Var, coefficient, floordiv, high, maximum, minimum
+from weft.ir.expr import Const, Load, ScalarCall, Test, walk
+from weft.ir.index import Guard, InRange, Int, Var, coefficient, floordiv, high, maximum, minimum, variables
 from weft.ir.kernel.lower import identity
 from weft.ir.loops import (
     LANE_KINDS,
     Accumulate,
     Alloc,
     Block,
+    Combine,
     If,
     Let,
     Loop,
@@ -33,7 +36,7 @@ from weft.ir.loops import (
     Stmt,
     Store,
 )
-from weft.ir.loops_names import body_of, every
+from weft.ir.loops_names import body_of, every, inside, roots
 from weft.ir.ops import Op
 from weft.ir.passes.facts import at_least_zero
 from weft.ir.passes.peel import clamped, lower_bound, substituted
@@ -42,7 +45,9 @@ from weft.ir.passes.rewrite import with_body
 
 def clip(p: Program) -> Program:
     """`p` without the last iterations of loops that change nothing."""
-    return with_body(p, _Clip(_sums(p)).block(p.body, frozenset()))
+    sums = _sums(p)
+    clipped = with_body(p, _Clip(sums).block(p.body, frozenset()))
+    return with_body(clipped, _Clip(sums, reads=True).block(clipped.body, frozenset()))
 
 
 def _sums(p: Program) -> frozenset[str]:
@@ -67,13 +72,20 @@ def _negative_zero(dtype: DType) -> Const | None:
 
 
 class _Clip:
-    def __init__(self, sums: frozenset[str]) -> None:
-        self.sums = sums
+    def __init__(self, sums: frozenset[str], reads: bool = False) -> None:
+        """`reads`: ends by what is read count, in loops that end by guards already."""
+        self.sums, self.reads = sums, reads
+        self.last: dict[str, Int] = {}
+        """The last element that is read of each buffer that is allocated around."""
 
     def block(self, body: Block, lanes: Set[str]) -> Block:
         """`lanes`: the variables that differ between lanes and threads, on which no extent may depend."""
         out: list[Stmt] = []
-        for s in body:
+        for k, s in enumerate(body):
+            if isinstance(s, Alloc) and self.reads:
+                last = _last_read(body[k + 1 :], s.buffer.name)
+                if last is not None:
+                    self.last[s.buffer.name] = last
             if isinstance(s, Loop):
                 apart = s.kind in LANE_KINDS or s.kind is LoopKind.THREAD
                 s = s.around(self.block(s.body, lanes | {s.var.name} if apart else lanes))
@@ -116,6 +128,8 @@ class _Clip:
                 case Store() | Accumulate():
                     if s.buffer not in local:
                         terms = self.identity_guard(s) if isinstance(s, Accumulate) else ()
+                        if s.buffer in self.last and _is_outermost(s.offset, v):
+                            terms = (*terms, InRange(s.offset, None, self.last[s.buffer] + 1))
                         yield _end((*guard, *s.guard, *terms), v, inner)
                 case _:
                     yield None
@@ -146,3 +160,45 @@ def _end(guard: Guard, v: Var, inner: Set[str]) -> Int | None:
                     most = -lower_bound(v * step - part, inner)
                     found.append(floordiv(most - step, -step))
     return reduce(minimum, found) if found else None
+
+
+def _last_read(body: Block, name: str) -> Int | None:
+    """The last element of a buffer that a block reads, in terms of what is around it; None where that is not known, or
+    differs. An accumulation reads what it writes, which nobody else needs to."""
+    found: list[Int] = []
+    for s, loops in _with_loops(body, ()):
+        if isinstance(s, Combine) and s.buffer == name:
+            return None
+        for e in walk(roots(s)):
+            if isinstance(e, Load) and e.source == name:
+                last = _largest(e.index[0], loops)
+                if last not in found:
+                    found.append(last)
+    if len(found) != 1:
+        return None
+    return -lower_bound(-found[0], inside(body).bound)
+
+
+def _is_outermost(x: Int, v: Var) -> bool:
+    """True where no other variable counts for more in `x`: a loop inside ends where the outermost one's does."""
+    step = coefficient(x, v) or 0
+    return all(abs(coefficient(x, o) or 0) <= step for o in variables(x))
+
+
+def _with_loops(body: Block, loops: tuple[Loop, ...]) -> Iterator[tuple[Stmt, tuple[Loop, ...]]]:
+    """Each statement, with the loops around it."""
+    for s in body:
+        yield s, loops
+        if isinstance(s, Loop | If):
+            yield from _with_loops(s.body, (*loops, s) if isinstance(s, Loop) else loops)
+
+
+def _largest(x: Int, loops: Sequence[Loop]) -> Int:
+    """An upper bound of `x` in terms of what is around the loops."""
+    for s in reversed(loops):
+        step = coefficient(x, s.var)
+        if step is None:
+            x = -lower_bound(-x, {s.var.name})
+        elif step:
+            x = x - s.var * step + (s.extent - 1) * max(step, 0)
+    return x
