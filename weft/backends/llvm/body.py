@@ -683,10 +683,9 @@ def _vectors(block: Block, lanes: Loop | None = None) -> int:
     total = 0
     for s in block:
         match s:
+            case Loop(kind=LoopKind.SERIAL) if turned(s) is not None:
+                total += MAX_VECTORS  # a square has as many instructions
             case Loop(extent=int(n)):
-                if s.kind is LoopKind.SERIAL and turned(s) is not None:
-                    total += MAX_VECTORS  # a square has as many instructions
-                    continue
                 short = s.kind is LoopKind.UNROLL or (s.kind is LoopKind.SERIAL and n <= MAX_WRITTEN_OUT)
                 inner = s if s.kind is LoopKind.VECTOR else lanes
                 total += _vectors(s.body, inner) * (n if short else 1)

@@ -8,13 +8,14 @@
 
 Lanes that lie apart in memory, while a serial loop around them steps through neighbours: `memory` then reads a tile by
 rows and transposes it in registers. Where it is the store whose lanes lie apart, the vector loop and that serial
-loop change places first. Only for a nest whose iterations are independent of each other.
+loop change places first. Only for a nest whose iterations are independent of each other. What a serial loop of a size
+known at run time has beyond whole tiles is copied as it was.
 """
 
 from __future__ import annotations
 
 from weft.ir.expr import Expr, Load, opaque_values, transform, walk
-from weft.ir.index import Index, Int, Var, coefficient, rewrite
+from weft.ir.index import Index, Int, Var, coefficient, floordiv, high, maximum, mod, rewrite
 from weft.ir.loops import Block, Loop, LoopKind, Store
 
 TILE = 16
@@ -30,7 +31,7 @@ def turned(loop: Loop) -> Block | None:
     if (
         not serial
         or lanes.kind is not LoopKind.VECTOR
-        or any(x.kind is not LoopKind.SERIAL or not isinstance(x.extent, int) for x in serial)
+        or any(x.kind is not LoopKind.SERIAL for x in serial)
         or not isinstance(lanes.extent, int)
         or lanes.extent < FEWEST_LANES
         or len(lanes.body) != 1
@@ -41,7 +42,7 @@ def turned(loop: Loop) -> Block | None:
         return None
     loads = [e for e in walk([store.value]) if isinstance(e, Load)]
     for around in serial:
-        if not isinstance(around.extent, int) or around.extent < TILE:
+        if high(around.extent) < TILE:
             continue
         if _apart(store.offset, lanes.var) and coefficient(store.offset, around.var) == 1:
             if lanes.extent % TILE == 0 and any(_beside(e, lanes.var) for e in loads):
@@ -69,9 +70,9 @@ def _independent(store: Store, nest: list[Loop]) -> bool:
     steps: list[tuple[int, int]] = []
     for x in nest:
         step = coefficient(store.offset, x.var)
-        if not step or not isinstance(x.extent, int):
+        if not step:
             return False
-        steps.append((abs(step), x.extent))
+        steps.append((abs(step), high(x.extent)))
     reach = 0
     for step, extent in sorted(steps):
         if step <= reach:
@@ -81,11 +82,13 @@ def _independent(store: Store, nest: list[Loop]) -> bool:
 
 
 def _tiles(serial: list[Loop], around: Loop, lanes: Loop, store: Store, *, swap: bool) -> Block:
-    assert isinstance(around.extent, int) and isinstance(lanes.extent, int)
-    count, rest = divmod(around.extent, TILE)
-    outer = Var(f"{around.var.name}.o", 0, count - 1)
+    assert isinstance(lanes.extent, int)
+    extent = maximum(around.extent, 0)
+    count = floordiv(extent, TILE)
+    rest = mod(extent, TILE)
+    outer = Var(f"{around.var.name}.o", 0, high(count) - 1)
     inner = Var(f"{around.var.name}.i", 0, TILE - 1)
-    mapping: dict[Var, Int] = {around.var: (outer * TILE if count > 1 else 0) + inner}
+    mapping: dict[Var, Int] = {around.var: (0 if count == 1 else outer * TILE) + inner}
     if swap:
         run = Var(f"{lanes.var.name}.o", 0, lanes.extent // TILE - 1)
         lane = Var(f"{lanes.var.name}.i", 0, TILE - 1)
@@ -102,9 +105,9 @@ def _tiles(serial: list[Loop], around: Loop, lanes: Loop, store: Store, *, swap:
         body = (Loop(inner, TILE, (vector,), LoopKind.UNROLL),)
     for x in reversed(serial):
         body = (Loop(outer, count, body),) if x is around else (Loop(x.var, x.extent, body),)
-    if not rest:
+    if rest == 0:
         return body
-    left = Var(f"{around.var.name}.r", 0, rest - 1)
+    left = Var(f"{around.var.name}.r", 0, high(rest) - 1)
     tail: Block = (
         Loop(
             lanes.var,
