@@ -101,7 +101,7 @@ MAX_UNMOVED_VECTORS = 4
 MOVING_COPIES = 12.0
 """Copies of an element that stays near, in the time that one takes which comes from afar and goes there."""
 
-CHUNK_TILES = 8
+CHUNK_TILES = 16
 """Tiles for which a task copies a panel, where how many there are is only known at run time."""
 
 PAGE_BYTES = 4096

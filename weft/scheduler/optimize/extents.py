@@ -6,6 +6,9 @@ by a typical one: a variable's bounds are set wide, so that one kernel serves ma
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
+
 from weft.ir.index import Int, ceildiv, evaluate, floordiv, high, variables
 
 TYPICAL_SHARE = 4
@@ -23,6 +26,18 @@ def typical(n: Int) -> int:
     values = {v.name: max(v.lo, min(ceildiv(v.hi, TYPICAL_SHARE), MOST_TYPICAL)) for v in variables(n)}
     first = {v.name: 0 if v.lo == 0 else values[v.name] for v in variables(n)}
     return max(int(evaluate(n, values)), int(evaluate(n, first)), 1)
+
+
+def is_any(n: Int) -> bool:
+    """True of a size whose bounds say nothing: of several such axes few are as long as a typical one."""
+    return not isinstance(n, int) and high(n) >= TYPICAL_SHARE * MOST_TYPICAL
+
+
+def typical_elements(shape: Sequence[Int]) -> int:
+    """The elements of a typical shape to judge by: of sizes known at run time together not more than of a single one,
+    since nobody has long axes only."""
+    known = prod([n for n in shape if isinstance(n, int)])
+    return known * min(prod([typical(n) for n in shape if not isinstance(n, int)]), MOST_TYPICAL)
 
 
 def blocks_of(n: Int, size: int) -> float:

@@ -19,7 +19,7 @@ from weft.ir import numerics
 from weft.ir.dtypes import DType, accumulator, int32
 from weft.ir.graph import elements
 from weft.ir.index import Int, Var, ceildiv, coefficient, flatten, high, substitute, variables
-from weft.ir.kernel.algorithm import Axis, Item, ItemValue, Output, reads
+from weft.ir.kernel.algorithm import Axis, Item, ItemValue, Output, Param, reads
 from weft.ir.kernel.decisions import pick, with_decisions_of
 from weft.ir.kernel.schedule import Kernel, NestLoop
 from weft.ir.kernel.transforms.base import Refusal, attempt, run
@@ -38,13 +38,13 @@ from weft.ir.ops import Op
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize import abreast, parallel
 from weft.scheduler.optimize.access import MIN_RUN, accesses, is_costly, lane_step, vector_score
-from weft.scheduler.optimize.extents import divides, typical
+from weft.scheduler.optimize.extents import divides, is_any, typical, typical_elements
 from weft.scheduler.optimize.levels import SUM_CHAIN, apart, in_levels, long, pinned_steps, summed
 from weft.scheduler.optimize.prefetch import ask_for_rows, large, prefetch
 from weft.scheduler.optimize.rule import Choice, Rule
 from weft.scheduler.optimize.staging import fits, stage_columns, stage_repeated, stage_shared
 from weft.scheduler.optimize.steps import extent as extent_of
-from weft.scheduler.optimize.steps import sized, split, typical_extent
+from weft.scheduler.optimize.steps import may_be_short, sized, split, typical_extent
 
 VECTORS_IN_FLIGHT = 4
 """Independent accumulators (or independent vectors in flight), in SIMD registers."""
@@ -176,17 +176,22 @@ def _nests(k: Kernel, info: DeviceInfo, staged: frozenset[str] = frozenset()) ->
 
 def stream(k: Kernel, info: DeviceInfo) -> Kernel:
     """Outputs are stored past the last-level cache when it cannot hold them beside the inputs, if the kernel reads
-    nothing of them."""
-    if parallel.total_bytes(k) <= info.l3_bytes:
+    nothing of them. What is not, but fits, takes up to five times as long, for both who writes and who reads it next;
+    otherwise a third more."""
+    if sum(map(_typical_bytes, k.algorithm.params)) <= info.l3_bytes:
         return k
     read = {load.source for item in k.algorithm.items for load in reads(item)}
     for out in k.algorithm.items:
         if isinstance(out, Output):
             written = {s.param: k.algorithm.param(s.param) for s in out.stores}
-            size = sum(high(elements(p.shape)) * p.dtype.itemsize for p in written.values() if p is not None)
+            size = sum(_typical_bytes(p) for p in written.values() if p is not None)
             if size * STREAM_SHARE > info.l3_bytes and not written.keys() & read:
                 k = attempt(k, Stream(out.name))
     return k
+
+
+def _typical_bytes(p: Param) -> int:
+    return typical_elements(p.shape) * p.dtype.itemsize
 
 
 # tall matrices summed along their height ---------------------------------------------------------------------------
@@ -405,7 +410,7 @@ def _output_rows(
     single = all(extent_of(k, n) == 1 for n in outer)
     vectors = 1
     if not _heavy(out):
-        k, vectors = _in_flight(k)
+        k, vectors = _in_flight(k, not single and may_be_short(k, v))
     least = register * vectors * (1 if sized(k, v) else MIN_RUNTIME_STEPS)
     step = register * (vectors if extent >= least else 1)
     n = parallel.padded(extent, step, info, big and single)
@@ -419,9 +424,9 @@ def _output_rows(
     return parallel.spread(k, out.name, _prefix(k, shape.shared or outer[:1]), info) if big else k
 
 
-def _in_flight(k: Kernel) -> tuple[Kernel, int]:
-    """Independent vectors that are computed at a time."""
-    return pick(k, "rows.vectors", (VECTORS_IN_FLIGHT, 1, 2, 8))
+def _in_flight(k: Kernel, short: bool = False) -> tuple[Kernel, int]:
+    """Independent vectors that are computed at a time; of rows that may be `short` one, for the next row is another."""
+    return pick(k, "rows.vectors", (1, VECTORS_IN_FLIGHT, 2, 8) if short else (VECTORS_IN_FLIGHT, 1, 2, 8))
 
 
 def lanes(k: Kernel, loop: str, count: int) -> Kernel:
@@ -856,16 +861,19 @@ def _column(k: Kernel, name: str, inner: int, info: DeviceInfo) -> Kernel:
     assert spec is not None
     reduced = [s.var.name for s in nest.loops if s.reduce]
     k = run(k, Permute(name, (*(n for n in pure if n != lane), *reduced, lane)))
-    k, vectors = _at_once(k, item, info)
+    short = is_any(item.axes[inner].extent) and any(
+        a.extent != 1 for a in item.axes if a is not item.axes[inner]
+    )
+    k, vectors = _at_once(k, item, info, short)
     return lanes(k, lane, _width(info.lanes(item.dtype), vectors, spec.extent))
 
 
-def _at_once(k: Kernel, item: ItemValue, info: DeviceInfo) -> tuple[Kernel, int]:
+def _at_once(k: Kernel, item: ItemValue, info: DeviceInfo, short: bool = False) -> tuple[Kernel, int]:
     """Vectors of a sum down columns at a time: a line of each row that it reads side by side, or as many as may be
     under way."""
     if f"{item.name}_few" in k.nests:
         return k, max(info.costs.line_bytes // (info.lanes(item.dtype) * item.dtype.itemsize), 1)
-    return _in_flight(k)
+    return _in_flight(k, short)
 
 
 def _children(k: Kernel, name: str) -> bool:
