@@ -213,6 +213,35 @@ def clip_panels() -> Program:
     return program(Loop(t, (N + 255) // 256, tuple(body)))
 
 
+def clip_staged() -> Program:
+    """A row that is read where conditions hold; and one that an index is read of, which has to be there in any case."""
+    body: list[Stmt] = []
+    for name in ("row", "at"):
+        o, j, k, v = (
+            var(f"o{name[0]}", 8),
+            var(f"j{name[0]}", 16),
+            var(f"k{name[0]}", 2),
+            var(f"v{name[0]}", 64),
+        )
+        here, there = o * 16 + j, k * 64 + v
+        inside = in_range(there, None, N)
+        staged = Loop(
+            j, 16, (Store(name, here, Load(F, "r", (here,), in_range(here, None, N))),), LoopKind.VECTOR
+        )
+        read: Expr = x(there, name=name)
+        if name == "at":
+            read = x(as_index(ScalarCall(I, Op.CAST, (read,)), 0, 127))
+        total = Accumulate("y", v, Op.ADD, where(ex.test(inside), read, f(0)))
+        body += [Alloc(Buffer(name, F, 128, Scope.LOCAL)), Loop(o, 8, (staged,))]
+        rows = minimum(2, (N + 63) // 64)
+        body.append(Loop(k, rows, (Loop(v, 64, (total,), LoopKind.VECTOR),)))
+        if name == "row":
+            u, w = var("u", 2), var("lane", 64)
+            stored = Store("r", u * 64 + w, x(u * 64 + w, name=name), in_range(u * 64 + w, None, N))
+            body.append(Loop(u, rows, (Loop(w, 64, (stored,), LoopKind.VECTOR),)))
+    return program(*body)
+
+
 def clip_tasks() -> Program:
     t, o, j, k, u, other_u = (
         Var("t", 0, 31), var("o", 8), var("j", 16), var("k", 4), var("u", 8), var("u2", 8)
@@ -525,6 +554,48 @@ CASES: dict[str, tuple[Callable[[], Program], list[Pass], str, str]] = {
     for kb in min(256, -256*t + n):
       vector cb in 2:
         y[cb] += back[-2*kb + cb + 510]
+""",
+    ),
+    "clip_staged": (
+        clip_staged,
+        [clip],
+        """
+  alloc row: f32[128] local
+  for or in 8:
+    vector jr in 16:
+      row[16*or + jr] = r[16*or + jr] if 16*or + jr < n else 0
+  for kr in min(2, (n + 63)//64):
+    vector vr in 64:
+      y[vr] += where(64*kr + vr < n, row[64*kr + vr], 0.0)
+  for u in min(2, (n + 63)//64):
+    vector lane in 64:
+      r[64*u + lane] = row[64*u + lane] if 64*u + lane < n
+  alloc at: f32[128] local
+  for oa in 8:
+    vector ja in 16:
+      at[16*oa + ja] = r[16*oa + ja] if 16*oa + ja < n else 0
+  for ka in min(2, (n + 63)//64):
+    vector va in 64:
+      y[va] += where(64*ka + va < n, x[[i32(at[64*ka + va])]], 0.0)
+""",
+        """
+  alloc row: f32[128] local
+  for or in min(min((n + 15)//16, 8), 4*((n + 63)//64)):
+    vector jr in 16:
+      row[16*or + jr] = r[16*or + jr] if 16*or + jr < n else 0
+  for kr in min(2, (n + 63)//64):
+    vector vr in 64:
+      y[vr] += where(64*kr + vr < n, row[64*kr + vr], 0.0)
+  for u in min(2, (n + 63)//64):
+    vector lane in 64:
+      r[64*u + lane] = row[64*u + lane] if 64*u + lane < n
+  alloc at: f32[128] local
+  for oa in min(8, 4*((n + 63)//64)):
+    vector ja in 16:
+      at[16*oa + ja] = r[16*oa + ja] if 16*oa + ja < n else 0
+  for ka in min(2, (n + 63)//64):
+    vector va in 64:
+      y[va] += where(64*ka + va < n, x[[i32(at[64*ka + va])]], 0.0)
 """,
     ),
     "clip_tasks": (  # a sum that may be -0.0 keeps its zeros

@@ -18,7 +18,7 @@ from functools import reduce
 from operator import is_
 
 from weft.ir.dtypes import DType
-from weft.ir.expr import Const, Load, ScalarCall, Test, walk
+from weft.ir.expr import Const, Expr, Load, ScalarCall, Test
 from weft.ir.index import Guard, InRange, Int, Var, coefficient, floordiv, high, maximum, minimum, variables
 from weft.ir.kernel.lower import identity
 from weft.ir.loops import (
@@ -166,17 +166,43 @@ def _last_read(body: Block, name: str) -> Int | None:
     """The last element of a buffer that a block reads, in terms of what is around it; None where that is not known, or
     differs. An accumulation reads what it writes, which nobody else needs to."""
     found: list[Int] = []
-    for s, loops in _with_loops(body, ()):
+    for s, loops, guard in _with_loops(body, (), ()):
         if isinstance(s, Combine) and s.buffer == name:
             return None
-        for e in walk(roots(s)):
-            if isinstance(e, Load) and e.source == name:
-                last = _largest(e.index[0], loops)
-                if last not in found:
-                    found.append(last)
+        for at, where in _reads(
+            roots(s), (*guard, *s.guard) if isinstance(s, Store | Accumulate) else guard, name
+        ):
+            last = _largest(at, loops)
+            for c in where:
+                if c.hi is not None and isinstance(gap := c.value - at, int):
+                    last = minimum(_largest(c.hi - 1 - gap, loops), last)
+            if last not in found:
+                found.append(last)
     if len(found) != 1:
         return None
     return -lower_bound(-found[0], inside(body).bound)
+
+
+def _reads(exprs: Sequence[Expr], guard: Guard, name: str) -> Iterator[tuple[Int, Guard]]:
+    """The elements of a buffer that expressions read, each with the conditions under which its value counts."""
+    todo = [(e, guard) for e in exprs]
+    seen = set[tuple[Expr, Guard]]()
+    while todo:
+        e, conditions = at = todo.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        match e:
+            case Load() if e.source == name:
+                yield e.index[0], (*conditions, *e.guard)
+            case ScalarCall(op=Op.WHERE, args=(Test() as test, inside, other)):
+                todo += [(inside, (*conditions, *test.guard)), (other, conditions), (test, ())]
+                continue
+            case _:
+                pass
+        own = e.operands()
+        todo += [(x, conditions) for x in own]
+        todo += [(x, ()) for x in e.parts if x not in own]  # an index is computed in any case
 
 
 def _is_outermost(x: Int, v: Var) -> bool:
@@ -185,12 +211,19 @@ def _is_outermost(x: Int, v: Var) -> bool:
     return all(abs(coefficient(x, o) or 0) <= step for o in variables(x))
 
 
-def _with_loops(body: Block, loops: tuple[Loop, ...]) -> Iterator[tuple[Stmt, tuple[Loop, ...]]]:
-    """Each statement, with the loops around it."""
+def _with_loops(
+    body: Block, loops: tuple[Loop, ...], guard: Guard
+) -> Iterator[tuple[Stmt, tuple[Loop, ...], Guard]]:
+    """Each statement, with the loops around it and the conditions under which it runs."""
     for s in body:
-        yield s, loops
-        if isinstance(s, Loop | If):
-            yield from _with_loops(s.body, (*loops, s) if isinstance(s, Loop) else loops)
+        yield s, loops, guard
+        match s:
+            case Loop():
+                yield from _with_loops(s.body, (*loops, s), guard)
+            case If():
+                yield from _with_loops(s.body, loops, (*guard, *s.guard))
+            case _:
+                pass
 
 
 def _largest(x: Int, loops: Sequence[Loop]) -> Int:
