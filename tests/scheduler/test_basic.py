@@ -12,7 +12,7 @@ import weft.nn.functional as F
 from weft import Tensor, nn
 from weft.backends.registry import open_device
 from weft.ir.calls import expand_calls
-from weft.ir.graph import Node
+from weft.ir.graph import Node, elements
 from weft.ir.kernel.algorithm import Algorithm
 from weft.ir.ops import Op
 from weft.scheduler.assembly import Job
@@ -210,6 +210,35 @@ def test_what_follows_from_positions_alone_is_computed_where_it_is_read() -> Non
     assert ops(x + long, y + long) == [Op.SIN, Op.ADD, Op.ADD]
     np.testing.assert_array_equal(value(x.where(mask, 0.0).sum(0)), x.where(mask, 0.0).sum(0).numpy())
     np.testing.assert_array_equal(value(mask), mask.numpy())
+
+
+@pytest.mark.parametrize("shape", [(3, 500), (5, 64), (40, 33), (3, 16), (2, 1100)])
+@pytest.mark.parametrize("dtype", [weft.float32, weft.int32])
+def test_running_sums_store_nothing_larger_than_blocks(shape: tuple[int, int], dtype: weft.dtype) -> None:
+    """What is padded has no form with the reshape of it: all terms of all sums were stored, 32 for each element."""
+    x = leaf(*shape).mul(9).to(dtype).realize()
+    t = x.cumsum(1)
+    made = basic(job_of(t), open_device("cpu:0"))
+    assert made is not None
+    blocks = shape[0] * -(-shape[1] // 32) * 32
+    for k in made.kernels:
+        assert all(elements(n.shape) <= blocks for n in k.spec.writes)
+    np.testing.assert_allclose(value(t), np.cumsum(x.numpy(), 1, x.numpy().dtype), rtol=2e-5, atol=1e-4)
+
+
+def test_blocks_of_running_sums_are_part_of_their_form() -> None:
+    """With known rows each element is read once for all sums of a row; other sizes are no part of a form."""
+
+    def kept(t: Tensor) -> list[tuple[int, ...]]:
+        cut = pieces(job_of(t).outputs)
+        assert cut is not None
+        found = [formed(p, "cpu:0") for p in cut.pieces]
+        return [f.form.kept for f in found if f is not None and f.form.kept]
+
+    assert kept(leaf(5, 32).cumsum(1)) == kept(leaf(9, 32).cumsum(1)) == [(0, 32, 32)]
+    assert not kept(leaf(5, 30).cumsum(1)) and not kept(leaf(5, 32).tril()) and not kept(leaf(5, 32).sum(1))
+    assert not kept(leaf(5, 32).argmax(1))
+    assert algorithms(leaf(5, 32).cumsum(1)) == algorithms(leaf(9, 32).cumsum(1))
 
 
 def test_a_result_that_moves_is_a_piece() -> None:

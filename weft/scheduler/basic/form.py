@@ -35,6 +35,9 @@ FREE_BOUNDS = (1 << 24, 1 << 40)
 SMALL_BOUND = 1 << 6
 """A further bound of products: lanes do not lie along a small axis, and panels of two small ones fit into the cache."""
 
+LANES = 16
+"""Vectors have so many lanes at most."""
+
 PRODUCT_BOUNDS = (SMALL_BOUND, *REDUCED_BOUNDS)
 
 MIN_SIZE = 2
@@ -95,7 +98,8 @@ Tree: TypeAlias = Read[A] | Constant | Number | Position[A] | Call[A]
 @dataclass(frozen=True, slots=True)
 class Form:
     """A tree over axes, of which the last ones are reduced by `op` (None: there are none). `bounds`: the largest value
-    of each axis; `own`: the number of those of the result. `leaves`: the dtypes of the leaves."""
+    of each axis; `own`: the number of those of the result. `leaves`: the dtypes of the leaves. `kept`: sizes that are
+    part of the form, 0 for others."""
 
     tree: Tree[int]
     op: Op | None
@@ -104,16 +108,20 @@ class Form:
     leaves: tuple[DType, ...]
     device: str
     numbers: int = 0
+    kept: tuple[int, ...] = ()
 
     @property
     def variables(self) -> tuple[Var, ...]:
-        """The axes' sizes, and the bits of numbers."""
-        return (*self.axes, *bit_variables(self.numbers))
+        """The axes' sizes that are no part of the form, and the bits of numbers."""
+        return (*[n for n in self.axes if isinstance(n, Var)], *bit_variables(self.numbers))
 
     @property
-    def axes(self) -> tuple[Var, ...]:
+    def axes(self) -> tuple[Int, ...]:
         """The axes' sizes."""
-        return tuple([Var(f"n{k}", MIN_SIZE, hi) for k, hi in enumerate(self.bounds)])
+        kept = self.kept or (0,) * len(self.bounds)
+        return tuple([
+            n or Var(f"n{k}", MIN_SIZE, hi) for k, (hi, n) in enumerate(zip(self.bounds, kept, strict=True))
+        ])  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +249,10 @@ class _Reading:
         leaves = tuple([read[k][0] for k in found.leaves])
         numbers = [self.numbers[k] for k in found.numbers]
         dtypes = tuple([n.dtype for n in leaves])
-        form = Form(found.tree, op, count, bounds, dtypes, self.device, len(numbers))
-        return Formed(form, (*sizes, *numbers), leaves)
+        kept = _kept(found.tree, sizes, count)
+        form = Form(found.tree, op, count, bounds, dtypes, self.device, len(numbers), kept)
+        free = sizes if not kept else tuple([n for n, k in zip(sizes, kept, strict=True) if not k])
+        return Formed(form, (*free, *numbers), leaves)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +313,29 @@ def _bounds(sizes: Sequence[Int], own: int, contracts: bool) -> tuple[int, ...]:
     reduced = PRODUCT_BOUNDS if contracts and own < len(sizes) - 1 else REDUCED_BOUNDS
     known = [free] * own + [reduced] * (len(sizes) - own)
     return tuple([next(b for b in bounds if high(n) <= b) for n, bounds in zip(sizes, known, strict=True)])
+
+
+def _kept(tree: Tree[int], sizes: Sequence[Int], own: int) -> tuple[int, ...]:
+    """The sizes that are part of a form: of axes that positions are compared along, to choose what is reduced, in whole
+    vectors (blocks of running sums). With them each element is read once for all results of a row."""
+    used = _positions(tree)
+    short = [
+        k in used and isinstance(n, int) and n <= SMALL_BOUND and n % LANES == 0 for k, n in enumerate(sizes)
+    ]
+    if not any(short[:own]) or not any(short[own:]):
+        return ()
+    return tuple([int(n) if k and isinstance(n, int) else 0 for n, k in zip(sizes, short, strict=True)])
+
+
+def _positions(tree: Tree[int]) -> set[int]:
+    """The axes whose positions a tree computes with."""
+    match tree:
+        case Position(_, axis):
+            return {axis}
+        case Call(_, _, operands):
+            return set[int]().union(*map(_positions, operands))
+        case Read() | Constant() | Number():
+            return set()
 
 
 def _runs(axes: Sequence[Var], orders: Sequence[tuple[Var, ...]]) -> Iterator[list[Var]]:

@@ -5,7 +5,7 @@ What has no form (slices, padding, windows, gathers, scatters) has a kernel for 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -15,7 +15,7 @@ from weft.ir.graph import Node, Shape
 from weft.ir.index import Int, substitute
 from weft.ir.kernel.algorithm import Algorithm
 from weft.lazy_dataclass import dataclass
-from weft.scheduler.basic.cut import Piece, split
+from weft.scheduler.basic.cut import Piece, moved_apart, split
 from weft.scheduler.basic.form import formed
 from weft.scheduler.basic.form_kernels import FormKernels, kernels_of, of_form
 from weft.scheduler.basic.sizes import sized
@@ -29,6 +29,7 @@ KERNEL_SECONDS = 1e-4
 """The time that one more kernel takes, in building a plan and in a few runs of it."""
 
 Key: TypeAlias = tuple[Any, ...]
+Splitter: TypeAlias = "Callable[[Piece], tuple[Piece, ...]]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,8 +62,8 @@ class Kernels:
     def __init__(self, device: Device, counts: Mapping[Key, int], whole: bool = False) -> None:
         self.device, self.counts, self.whole = device, counts, whole
         self.name, self.buffers = device.info.name, device.info.bounds.parameters
-        self.known: dict[Key, _Sized | None] = {}
-        """By the keys of pieces; None for those that are split."""
+        self.known: dict[Key, _Sized | Splitter] = {}
+        """By the keys of pieces; for those that are split, what does that."""
         self.made: set[Node] = set()
         """The nodes that kernels compute, up to here."""
         self.there: set[Algorithm] = set()
@@ -79,8 +80,8 @@ class Kernels:
         if key not in self.known:
             self.known[key] = self._chosen(piece, key)
         found = self.known[key]
-        if found is None:
-            return [k for p in split(piece) for k in self.of(p, key_of(p), homes)]
+        if not isinstance(found, _Sized):
+            return [k for p in found(piece) for k in self.of(p, key_of(p), homes)]
         self.made.add(piece.root)
         kernels, leaves = found.kernels, piece.leaves
         nodes: dict[Node, Node] = {}
@@ -98,26 +99,24 @@ class Kernels:
             made.append(BasicKernel(own_spec, spec.algorithm, sizes))
         return made
 
-    def _chosen(self, piece: Piece, key: Key) -> _Sized | None:
-        """The kernels of a piece alike; None where it is better to split it."""
+    def _chosen(self, piece: Piece, key: Key) -> _Sized | Splitter:
+        """The kernels of a piece alike, or how it is split where that is better."""
         found = self._of(piece)
+        if found is None:
+            for way in (moved_apart, split):
+                if len(way(piece)) > 1:
+                    return way
+            found = self._of_sizes(piece)
         if self.whole:
-            return self._of_sizes(piece) if found is None and len(split(piece)) == 1 else found
-        new = self._missing([found]) if found is not None else set[Algorithm]()
-        if found is None or new:
-            parts = split(piece)
-            if found is None:
-                if len(parts) > 1:
-                    return None
-                found = self._of_sizes(piece)
-                new = self._missing([found])
-            elif len(parts) > 1:
-                of_parts = [self._of(p) for p in parts]
-                if None not in of_parts:
-                    others = len(self._missing([x for x in of_parts if x is not None]))
-                    saved = (len(new) - others) * PROGRAM_SECONDS
-                    if saved > self.counts.get(key, 1) * len(parts) * KERNEL_SECONDS:
-                        return None
+            return found
+        new, parts = self._missing([found]), split(piece)
+        if new and len(parts) > 1:
+            of_parts = [self._of(p) for p in parts]
+            if None not in of_parts:
+                others = len(self._missing([x for x in of_parts if x is not None]))
+                saved = (len(new) - others) * PROGRAM_SECONDS
+                if saved > self.counts.get(key, 1) * len(parts) * KERNEL_SECONDS:
+                    return split
         self.there |= new
         self.missing += len(new)
         return found

@@ -59,7 +59,7 @@ class Rows(Choice):
 
 def recognise(k: Kernel, info: DeviceInfo) -> Prefixes | Refusal:
     """A kernel around one reduction of short rows, all results of which take the same elements."""
-    found = only_reduction(k)
+    found = only_reduction(k, unsized=True)
     if isinstance(found, Refusal):
         return found
     value, out = found.value, found.out
@@ -86,9 +86,10 @@ def recognise(k: Kernel, info: DeviceInfo) -> Prefixes | Refusal:
 def choose(form: Prefixes, info: DeviceInfo) -> Rows:
     """As many rows at a time as fill the registers."""
     k, lanes = form.kernel, high(form.axis.extent)
-    extent = high(next(s.extent for s in k.nests[form.found.out.name].loops if s.var.name == form.around[-1]))
+    extent = next(s.extent for s in k.nests[form.found.out.name].loops if s.var.name == form.around[-1])
     at_once = max(1, MAX_VECTORS * info.lanes(form.found.value.dtype) // lanes)
-    k, tall = pick(k, "prefixes.rows", [d for d in reversed(divisors(extent)) if d <= at_once])
+    tall = [d for d in reversed(divisors(extent)) if d <= at_once] if isinstance(extent, int) else [1]
+    k, tall = pick(k, "prefixes.rows", tall)
     return Rows(k, tall, lanes)
 
 
@@ -124,6 +125,8 @@ def _results(k: Kernel, value: ItemValue) -> Axis | Refusal:
     free = [a for a in value.axes if a.extent != 1 and a.var not in read | guards]
     if len(free) != 1:
         return Refusal(f"{value.name} has {len(free)} axes that only a condition tells apart; it is for one")
+    if not all(isinstance(a.extent, int) for a in (*value.reduce.axes, free[0])):
+        return Refusal(f"rows of {value.name} have a size that is only known at run time")
     terms, results = max(high(a.extent) for a in value.reduce.axes), high(free[0].extent)
     most = min(MAX_LENGTH, UNROLL_LIMIT)
     if terms > MAX_LENGTH or not 1 < results <= most:

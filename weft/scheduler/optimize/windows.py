@@ -273,9 +273,9 @@ def _window_bytes(k: Kernel, form: Windows) -> int:
     return storage_size(k.nests["window"]) * form.window.dtype.itemsize
 
 
-def only_reduction(k: Kernel) -> OneReduction | Refusal:
+def only_reduction(k: Kernel, unsized: bool = False) -> OneReduction | Refusal:
     """The kernel's only value, a reduction over axes of known sizes, and its only output, which reads it at its own
-    axes."""
+    axes. `unsized`: sizes may be known only at run time."""
     match k.algorithm.items:
         case (ItemValue() as value, Output() as out):
             pass
@@ -284,10 +284,10 @@ def only_reduction(k: Kernel) -> OneReduction | Refusal:
             return Refusal(
                 f"{counted(values, 'value')} and {counted(len(items) - values, 'output')}; it is for one of each"
             )
-    return reduction_of(value, out)
+    return reduction_of(value, out, unsized)
 
 
-def reduction_of(value: ItemValue, out: Output) -> OneReduction | Refusal:
+def reduction_of(value: ItemValue, out: Output, unsized: bool = False) -> OneReduction | Refusal:
     """A value as a reduction over axes of known sizes, which the output reads at its own axes."""
     if value.reduce is None:
         return Refusal(f"{value.name} is no reduction")
@@ -295,9 +295,9 @@ def reduction_of(value: ItemValue, out: Output) -> OneReduction | Refusal:
         return Refusal(f"the lanes in which {value.name} is summed are pinned")
     if any(s.combine is not None for s in out.stores):
         return Refusal(f"{out.name} combines with what is there")
-    unsized = [a.var.name for a in value.all_axes if not isinstance(a.extent, int)]
-    if unsized:
-        return Refusal(f"the size of {', '.join(unsized)} is only known at run time")
+    names = [] if unsized else [a.var.name for a in value.all_axes if not isinstance(a.extent, int)]
+    if names:
+        return Refusal(f"the size of {', '.join(names)} is only known at run time")
     at = {r.index for r in reads(out) if r.source == value.name}
     if len(at) != 1:
         return Refusal(f"{out.name} reads {value.name} at {len(at)} places")
