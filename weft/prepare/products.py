@@ -63,7 +63,7 @@ LAYOUTS = (
     Layouts(3, ((1, 0, 3),), ((2, 3), (3, 2)), LENGTHS),
     Layouts(3, ((0, 3, 4, 2),), ((3, 1, 4),), ((SMALL_BOUND, SMALL_BOUND), (REDUCED_BOUNDS[0], SMALL_BOUND))),
     *[
-        Layouts(2, (a,), (b,), tuple(product(PRODUCT_BOUNDS[:2], repeat=2)))
+        Layouts(2, (a,), (b,), (*product(PRODUCT_BOUNDS[:2], repeat=2), (SMALL_BOUND, PRODUCT_BOUNDS[2])))
         for a, b in (
             ((2, 0, 3), (2, 1, 3)),
             ((2, 3, 0), (3, 2, 1)),

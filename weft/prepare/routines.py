@@ -111,6 +111,7 @@ def _numbers() -> Iterator[Tensor]:
         yield x.minimum(k)
         yield x.clamp(-k, k)
         yield x.clamp(k, leaf())
+        yield x * 0.3 + 0.7
         yield weft.full(shape, 0.3)
         yield k.expand(shape).clone()
         whole = leaf(*shape).mul(9).to(weft.int64).realize()
@@ -198,6 +199,8 @@ def _places() -> Iterator[Tensor]:
         yield weft.stack([row[k] for k in range(count)])
         yield weft.cat([leaf(k + 2) for k in range(count)])
         yield weft.cat([leaf(6)[None] for _ in range(count)])
+    for other in (leaf(1, 5), leaf(1, 1)):
+        yield weft.cat([row[None], other], 1)
     for t in (x, row, x.T):
         yield t[1:3].clone()
         yield t[1] + 1.0
