@@ -8,7 +8,6 @@
 
 The memory of a loop does not depend on its number of steps, so all else is planned once, for all of them.
 """
-# Tests: tests/core/grad/test_scan.py, tests/scheduler/test_recipes.py
 
 from __future__ import annotations
 

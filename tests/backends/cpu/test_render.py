@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from weft.backends.llvm import turn
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, to_numpy
 from weft.ir.expr import (
@@ -323,6 +324,26 @@ def test_copies_that_turn_their_data(compile_all: Build, dtype: DType, rows: int
     value = call(Op.ADD, load(x, there), const(dtype, 1))
     body = (loop(j, loop(o, loop(v, Store("y", here, value), kind=VECTOR))),)
     check(compile_all, [x, y], "y", body, x=np.arange(n).astype(t), y=np.zeros(n, t))
+
+
+@pytest.mark.parametrize("apart", ["load", "store"])
+def test_copies_of_a_runtime_size_that_turn_their_data(compile_all: Build, apart: str) -> None:
+    """Whole tiles, what is left of them, and nothing where the size is less than that."""
+    lanes, runs, most = 32, 3, 60
+    n, size = Var("n", 0, most), most * lanes * runs
+    x, y = param("x", F32, size), param("y", F32, size)
+    left = n - 8
+    j, o, v = Var("j", 0, most - 9), var("o", runs), var("v", lanes)
+    straight, turned = j * lanes * runs + o * lanes + v, (o * lanes + v) * most + j
+    there, here = (turned, straight) if apart == "load" else (straight, turned)
+    body = (loop(o, Loop(j, left, (loop(v, Store("y", here, load(x, there)), kind=VECTOR),))),)
+    p = Program("turned", (x, y), frozenset("y"), (n,), body)
+    made = compile_all([p])
+    tiles = turn.turned(body[0])
+    assert tiles is not None and len(tiles) == 2
+    for rows in (0, 3, 8, 9, 23, 24, 25, 40, 60):
+        arrays = {"x": np.arange(size, dtype=np.float32), "y": np.zeros(size, np.float32)}
+        made.check("turned", arrays, {"n": rows})
 
 
 def test_index_arithmetic_in_lanes_and_outside(compile_all: Build) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 import weft
@@ -18,7 +19,7 @@ from weft.ir.loops import LoopKind, Scope
 from weft.ir.loops_verify import verify
 from weft.scheduler.kernelize.cost import NO_LIMIT
 from weft.scheduler.kernelize.kernels import kernelize_all, kernels
-from weft.scheduler.optimize.extents import blocks_of, divides, typical
+from weft.scheduler.optimize.extents import blocks_of, divides, typical, typical_elements
 from weft.scheduler.optimize.rules import decide
 
 N = weft.Variable("n", 2, 256)
@@ -28,6 +29,12 @@ def test_a_typical_size_is_a_quarter_of_the_largest() -> None:
     n, few, block = Var("n", 2, 256), Var("m", 100, 120), Var("b", 0, 15)
     assert (typical(48), typical(n), typical(few), typical(3 * n)) == (48, 64, 100, 192)
     assert typical(minimum(16, maximum(ceildiv(n, 4) - 16 * block, 0))) == 16, "that of the first block"
+
+
+def test_of_several_sizes_of_any_length_few_are_long() -> None:
+    n, m = Var("n", 2, 1 << 24), Var("m", 2, 1 << 24)
+    assert typical_elements((3, 5)) == 15 and typical_elements((64, Var("n", 2, 256))) == 64 * 64
+    assert typical_elements((n, m)) == typical_elements((n,)) == 1024
 
 
 def test_half_a_block_more_is_computed_of_sizes_known_at_run_time() -> None:
@@ -97,3 +104,68 @@ def test_a_panel_of_windows_is_read_up_to_what_the_loops_around_it_leave() -> No
     x = leaf(n, 5)  # pyright: ignore[reportArgumentType]
     (made,) = scheduled(F.avg_pool1d(x.T[None], 3, 2))
     verify(lower(made))
+
+
+def lanes_of(k: Kernel, item: str) -> int:
+    """The lanes of an item's vector loop."""
+    (found,) = (s.extent for s in k.nests[item].loops if s.kind is LoopKind.VECTOR)
+    assert isinstance(found, int)
+    return found
+
+
+def test_rows_of_a_runtime_length_have_few_lanes() -> None:
+    """Most of four vectors were masked out in rows of 16."""
+    m = weft.Variable("m", 2, 1 << 24)
+    (rows,) = scheduled(leaf(m, N) + leaf(N))  # pyright: ignore[reportArgumentType]
+    assert lanes_of(rows, "out") == WIDE.lanes(weft.float32)
+    (one,) = scheduled(leaf(m) + 1)  # pyright: ignore[reportArgumentType]
+    assert lanes_of(one, "out") == 4 * WIDE.lanes(weft.float32)
+    (known,) = scheduled(leaf(300, 500) + leaf(500))
+    assert lanes_of(known, "out") == 4 * WIDE.lanes(weft.float32)
+
+
+def test_what_may_be_large_is_not_stored_past_the_caches() -> None:
+    m = weft.Variable("m", 2, 1 << 24)
+    for small, large in (
+        (leaf(m) + 1, leaf(1 << 26) + 1),
+        (leaf(m, N) + leaf(N), leaf(1 << 17, 500) + leaf(500)),
+    ):  # pyright: ignore[reportArgumentType]
+        ((a,), (b,)) = scheduled(small), scheduled(large)
+        assert not a.nests["out"].stream and b.nests["out"].stream
+
+
+def test_a_sum_of_a_runtime_length_is_not_of_parts_far_apart() -> None:
+    """Of four rows of 131,072 that were summed at a time, three were empty."""
+    m = weft.Variable("m", 2, 1 << 24)
+    (made,) = scheduled(leaf(m).sum())  # pyright: ignore[reportArgumentType]
+    names = {s.var.name for nest in made.nests.values() for s in nest.loops}
+    assert not any("group" in n or "row" in n for n in names)
+
+
+def test_running_sums_of_blocks_take_many_rows() -> None:
+    m = weft.Variable("m", 2, 1 << 20)
+    (made,) = scheduled(leaf(m, 32).cumsum(1))  # pyright: ignore[reportArgumentType]
+    (value,) = (i.name for i in made.algorithm.items if isinstance(i, ItemValue))
+    assert made.nests[value].scope is Scope.REGISTER and lanes_of(made, value) == 32
+
+
+@pytest.mark.parametrize("columns", [1, 5, 16, 33])
+def test_rows_added_at_places_have_lanes(columns: int) -> None:
+    """Gradients of embeddings: element by element, rows of a runtime length took four times as long."""
+    m = weft.Variable("m", 2, 1 << 20)
+    at = weft.zeros(7, dtype=weft.int64).realize()
+    made = scheduled(leaf(9, m).index_add(0, at, leaf(7, m)))[-1]  # pyright: ignore[reportArgumentType]
+    assert lanes_of(made, "out") == WIDE.lanes(weft.float32)
+    rng = np.random.default_rng(0)
+    x, u, places = rng.integers(-9, 9, (9, columns)), rng.integers(-9, 9, (7, columns)), rng.integers(0, 9, 7)
+    want = x.astype(np.float32)
+    np.add.at(want, places, u)
+    for n in (columns, columns + 1):  # the second one makes the plan for all
+        a, b = (weft.tensor(np.resize(t, (len(t), n)).astype(np.float32)) for t in (x, u))
+        got = a.index_add(0, weft.tensor(places), b).numpy()
+        if n == columns:
+            np.testing.assert_array_equal(got, want)
+        else:
+            own = np.resize(x, (9, n)).astype(np.float32)
+            np.add.at(own, places, np.resize(u, (7, n)))
+            np.testing.assert_array_equal(got, own)

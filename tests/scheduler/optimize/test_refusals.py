@@ -380,6 +380,8 @@ ROWS: list[tuple[str, Callable[[], Algorithm], DeviceInfo, str]] = [
      "sum has 0 axes that only a condition tells apart; it is for one"),
     ("prefixes", lambda: of((leaf(8, 4, 32)[:, :, None, :] * weft.ones(32, 32).tril()).sum((1, 3))), WIDE,
      "sum reduces over 2 axes; it is for one"),
+    ("prefixes", lambda: of(weft.where(weft.arange(4)[:, None] > leaf(3, 1, N), leaf(3, 1, N), 0.0).sum(2)), WIDE,
+     "rows of sum have a size that is only known at run time"),
     ("taps", lambda: of(weft.nn.functional.avg_pool1d(leaf(1, 16, 16), 3, 1)), SMALL,
      "every operand has the axes of the taps: none is used for the next tap again"),
     ("taps", lambda: depthwise_taps(2, 16, 12, 3, 1).algorithm, WIDE,

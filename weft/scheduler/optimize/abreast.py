@@ -20,14 +20,19 @@ from weft.ir.kernel.transforms.permute import Permute
 from weft.ir.loops import LoopKind, Scope
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize.extents import divides, typical
+from weft.scheduler.optimize.levels import SUM_CHAIN
 from weft.scheduler.optimize.prefetch import MIN_RUN_BYTES, PLACES, large
 from weft.scheduler.optimize.steps import split
 
 
 def count(k: Kernel, item: ItemValue, along: Axis, info: DeviceInfo) -> tuple[Kernel, int]:
     """The number of rows that a sum along an axis takes at a time: more than one where all that it does is read large
-    parameters once, in order, in too few places."""
+    parameters once, in order, in too few places. Where all is one sum, its parts are far apart: if its length is only
+    known at run time, it may end in the first one."""
     if k.algorithm.pinned or info.task_kind is not LoopKind.PARALLEL:
+        return k, 1
+    whole = all(a.extent == 1 for a in item.axes)
+    if whole and not isinstance(along.extent, int) and typical(along.extent) < PLACES * _part(item, info):
         return k, 1
     places = 0
     for p in large(k, info):
@@ -44,6 +49,11 @@ def count(k: Kernel, item: ItemValue, along: Axis, info: DeviceInfo) -> tuple[Ke
     if not 0 < places < PLACES:
         return k, 1
     return pick(k, "rows.abreast", (PLACES // places, 1, 2, 4, 8))
+
+
+def _part(item: ItemValue, info: DeviceInfo) -> int:
+    """The terms of a part of a sum whose length is only known at run time, at least."""
+    return info.lanes(item.dtype) * SUM_CHAIN * SUM_CHAIN
 
 
 @dataclass(frozen=True, slots=True)

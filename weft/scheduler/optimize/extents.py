@@ -28,11 +28,6 @@ def typical(n: Int) -> int:
     return max(int(evaluate(n, values)), int(evaluate(n, first)), 1)
 
 
-def is_any(n: Int) -> bool:
-    """True of a size whose bounds say nothing: of several such axes few are as long as a typical one."""
-    return not isinstance(n, int) and high(n) >= TYPICAL_SHARE * MOST_TYPICAL
-
-
 def typical_elements(shape: Sequence[Int]) -> int:
     """The elements of a typical shape to judge by: of sizes known at run time together not more than of a single one,
     since nobody has long axes only."""

@@ -38,16 +38,20 @@ from weft.ir.ops import Op
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.optimize import abreast, parallel
 from weft.scheduler.optimize.access import MIN_RUN, accesses, is_costly, lane_step, vector_score
-from weft.scheduler.optimize.extents import divides, is_any, typical, typical_elements
+from weft.scheduler.optimize.extents import divides, typical, typical_elements
 from weft.scheduler.optimize.levels import SUM_CHAIN, apart, in_levels, long, pinned_steps, summed
 from weft.scheduler.optimize.prefetch import ask_for_rows, large, prefetch
 from weft.scheduler.optimize.rule import Choice, Rule
 from weft.scheduler.optimize.staging import fits, stage_columns, stage_repeated, stage_shared
 from weft.scheduler.optimize.steps import extent as extent_of
-from weft.scheduler.optimize.steps import may_be_short, sized, split, typical_extent
+from weft.scheduler.optimize.steps import sized, split, typical_extent
 
 VECTORS_IN_FLIGHT = 4
 """Independent accumulators (or independent vectors in flight), in SIMD registers."""
+
+UNSIZED_VECTORS = 2
+"""The same of a sum along a row whose length is only known at run time: a short one fills few, and of a long one so
+many keep up with the second-level cache. What is computed side by side with other rows has one."""
 
 STREAM_SHARE = 4
 """Only outputs larger than the last-level cache over this are stored past it: smaller ones may stay."""
@@ -410,7 +414,7 @@ def _output_rows(
     single = all(extent_of(k, n) == 1 for n in outer)
     vectors = 1
     if not _heavy(out):
-        k, vectors = _in_flight(k, not single and may_be_short(k, v))
+        k, vectors = _in_flight(k, VECTORS_IN_FLIGHT if single or sized(k, v) else 1)
     least = register * vectors * (1 if sized(k, v) else MIN_RUNTIME_STEPS)
     step = register * (vectors if extent >= least else 1)
     n = parallel.padded(extent, step, info, big and single)
@@ -424,9 +428,9 @@ def _output_rows(
     return parallel.spread(k, out.name, _prefix(k, shape.shared or outer[:1]), info) if big else k
 
 
-def _in_flight(k: Kernel, short: bool = False) -> tuple[Kernel, int]:
-    """Independent vectors that are computed at a time; of rows that may be `short` one, for the next row is another."""
-    return pick(k, "rows.vectors", (1, VECTORS_IN_FLIGHT, 2, 8) if short else (VECTORS_IN_FLIGHT, 1, 2, 8))
+def _in_flight(k: Kernel, usual: int = VECTORS_IN_FLIGHT) -> tuple[Kernel, int]:
+    """Independent vectors that are computed at a time: the usual number, or another."""
+    return pick(k, "rows.vectors", list(dict.fromkeys((usual, VECTORS_IN_FLIGHT, 1, 2, 8))))
 
 
 def lanes(k: Kernel, loop: str, count: int) -> Kernel:
@@ -641,7 +645,7 @@ def _row_sums(
     k: Kernel, item: ItemValue, along: Axis, info: DeviceInfo, closed: frozenset[str], rows: int
 ) -> Kernel | Refusal:
     """The same with so many rows at a time, where they come in groups of that size."""
-    k, width = _row_lanes(k, along.extent, info.lanes(item.dtype), rows)
+    k, width = _row_lanes(k, item, along, info.lanes(item.dtype), rows)
     k, axis, order, task = _row_levels(k, item, along, width, info, rows)
     leaf, group = order[-1], None
     k = run(k, SplitReduce(leaf, axis, width, f"{leaf}_lanes", True))
@@ -665,15 +669,18 @@ def _row_sums(
     return _lanes_inside(k, f"{leaf}_lanes", f"{axis}o", group)
 
 
-def _row_lanes(k: Kernel, length: Int, register: int, rows: int) -> tuple[Kernel, int]:
+def _row_lanes(k: Kernel, item: ItemValue, along: Axis, register: int, rows: int) -> tuple[Kernel, int]:
     """The number of lanes of a row's partial sums: some vectors of them, or as many as a short row has elements.
     Several rows at a time share twice as many as one has."""
+    length = along.extent
     if k.algorithm.pinned:
         return k, numerics.lanes(high(length))
+    if not isinstance(length, int):
+        single = all(a.extent == 1 for a in item.all_axes if a is not along)
+        k, vectors = _in_flight(k, VECTORS_IN_FLIGHT if single else 1 if rows > 1 else UNSIZED_VECTORS)
+        return k, _width(register, vectors, length)
     k, vectors = _in_flight(k)
     vectors = max(2 * vectors // rows, 1) if rows > 1 else vectors
-    if not isinstance(length, int):
-        return k, _width(register, vectors, length)
     width = register
     while width < register * vectors and width < length:
         width *= 2
@@ -861,19 +868,22 @@ def _column(k: Kernel, name: str, inner: int, info: DeviceInfo) -> Kernel:
     assert spec is not None
     reduced = [s.var.name for s in nest.loops if s.reduce]
     k = run(k, Permute(name, (*(n for n in pure if n != lane), *reduced, lane)))
-    short = is_any(item.axes[inner].extent) and any(
-        a.extent != 1 for a in item.axes if a is not item.axes[inner]
+    columns = item.axes[inner]
+    single = all(a.extent == 1 for a in item.axes if a is not columns)
+    k, vectors = _at_once(
+        k, item, info, VECTORS_IN_FLIGHT if single or isinstance(columns.extent, int) else 1
     )
-    k, vectors = _at_once(k, item, info, short)
     return lanes(k, lane, _width(info.lanes(item.dtype), vectors, spec.extent))
 
 
-def _at_once(k: Kernel, item: ItemValue, info: DeviceInfo, short: bool = False) -> tuple[Kernel, int]:
+def _at_once(
+    k: Kernel, item: ItemValue, info: DeviceInfo, usual: int = VECTORS_IN_FLIGHT
+) -> tuple[Kernel, int]:
     """Vectors of a sum down columns at a time: a line of each row that it reads side by side, or as many as may be
     under way."""
     if f"{item.name}_few" in k.nests:
         return k, max(info.costs.line_bytes // (info.lanes(item.dtype) * item.dtype.itemsize), 1)
-    return _in_flight(k, short)
+    return _in_flight(k, usual)
 
 
 def _children(k: Kernel, name: str) -> bool:

@@ -85,6 +85,8 @@ def _output(k: Kernel, out: Output, lane: str, info: DeviceInfo) -> Kernel:
     assert spec is not None
     extent, tasks = high(spec.extent), any(s.kind is LoopKind.PARALLEL for s in nest.loops)
     k = run(k, Permute(out.name, (*(s.var.name for s in nest.loops if s.var.name != lane), lane)))
+    if not isinstance(spec.extent, int):
+        return rows.lanes(k, lane, min(extent, register))
     share = extent // info.cores
     if not tasks and parallel.pays(k, info) and extent % info.cores == 0 and share % register == 0:
         k, task, lane = split(k, lane, share, f"{lane}_task", f"{lane}_in")
@@ -101,10 +103,10 @@ def _side_by_side(k: Kernel, out: Output, loop: Var) -> bool:
     nest = k.nests[out.name]
     axis = next((a for a in out.axes if nest.bind[a.var] == loop), None)
     spec = nest.loop(loop.name)
-    if axis is None or spec is None or spec.kind is not LoopKind.SERIAL or not isinstance(spec.extent, int):
+    if axis is None or spec is None or spec.kind is not LoopKind.SERIAL:
         return False
     apart = all(_last_only(s.index, axis.var) for s in out.stores)
-    return apart and spec.extent > 1 and Bind(loop.name).check(k) is None
+    return apart and high(spec.extent) > 1 and Bind(loop.name).check(k) is None
 
 
 def _last_only(index: tuple[Int, ...], axis: Var) -> bool:

@@ -7,7 +7,7 @@ from weft.ir.kernel.schedule import Kernel
 from weft.ir.kernel.transforms.base import run
 from weft.ir.kernel.transforms.merge import Merge
 from weft.ir.kernel.transforms.split import Split
-from weft.scheduler.optimize.extents import is_any, typical
+from weft.scheduler.optimize.extents import typical
 
 
 def extent(k: Kernel, loop: str) -> int:
@@ -23,11 +23,6 @@ def least_extent(k: Kernel, loop: str) -> int:
 def typical_extent(k: Kernel, loop: str) -> int:
     """The extent of a loop (a typical one, of one of runtime size)."""
     return typical(_extent(k, loop))
-
-
-def may_be_short(k: Kernel, loop: str) -> bool:
-    """The extent of the loop may be any at all."""
-    return is_any(_extent(k, loop))
 
 
 def sized(k: Kernel, loop: str) -> bool:
