@@ -238,6 +238,8 @@ def test_blocks_of_running_sums_are_part_of_their_form() -> None:
     assert kept(leaf(5, 32).cumsum(1)) == kept(leaf(9, 32).cumsum(1)) == [(0, 32, 32)]
     assert not kept(leaf(5, 30).cumsum(1)) and not kept(leaf(5, 32).tril()) and not kept(leaf(5, 32).sum(1))
     assert not kept(leaf(5, 32).argmax(1))
+    masked = leaf(2, 32, 32).where(weft.ones(32, 32, dtype=weft.bool).tril(), -1.0)
+    assert not kept(masked.amax(2)), "its elements are others for each result"
     assert algorithms(leaf(5, 32).cumsum(1)) == algorithms(leaf(9, 32).cumsum(1))
 
 

@@ -174,6 +174,9 @@ def _reductions() -> Iterator[Tensor]:
             yield (t < leaf()).sum(axis)
             yield t.mul(9).to(weft.int64).realize().sum(axis)
             yield t.cumsum(axis)
+    for t, axis in ((leaf(70), 0), (leaf(3, 70), 1), (leaf(70, 3), 0)):  # in blocks
+        yield t.cumsum(axis)
+        yield t.mul(9).to(weft.int64).realize().cumsum(axis)
     yield x.sum()
     yield x.mean()
     yield (x > 0.5).all()

@@ -33,6 +33,7 @@ from weft.ir.loops import (
     LoopKind,
     Prefetch,
     Program,
+    Scope,
     Stmt,
     Store,
 )
@@ -76,13 +77,13 @@ class _Clip:
         """`reads`: ends by what is read count, in loops that end by guards already."""
         self.sums, self.reads = sums, reads
         self.last: dict[str, Int] = {}
-        """The last element that is read of each buffer that is allocated around."""
+        """The last element that is read of each buffer in memory that is allocated around."""
 
     def block(self, body: Block, lanes: Set[str]) -> Block:
         """`lanes`: the variables that differ between lanes and threads, on which no extent may depend."""
         out: list[Stmt] = []
         for k, s in enumerate(body):
-            if isinstance(s, Alloc) and self.reads:
+            if isinstance(s, Alloc) and self.reads and s.buffer.scope is not Scope.REGISTER:
                 last = _last_read(body[k + 1 :], s.buffer.name)
                 if last is not None:
                     self.last[s.buffer.name] = last

@@ -316,26 +316,33 @@ def _bounds(sizes: Sequence[Int], own: int, contracts: bool) -> tuple[int, ...]:
 
 
 def _kept(tree: Tree[int], sizes: Sequence[Int], own: int) -> tuple[int, ...]:
-    """The sizes that are part of a form: of axes that positions are compared along, to choose what is reduced, in whole
-    vectors (blocks of running sums). With them each element is read once for all results of a row."""
-    used = _positions(tree)
+    """The sizes that are part of a form: those of blocks of running sums, where positions alone tell apart the results
+    along an axis, in whole vectors. With them each element is read once for all results of a row."""
+    at, read = _axes_of(tree)
     short = [
-        k in used and isinstance(n, int) and n <= SMALL_BOUND and n % LANES == 0 for k, n in enumerate(sizes)
+        k in at and isinstance(n, int) and n <= SMALL_BOUND and n % LANES == 0 for k, n in enumerate(sizes)
     ]
-    if not any(short[:own]) or not any(short[own:]):
+    if not any(short[k] and k not in read for k in range(own)) or not any(short[own:]):
         return ()
     return tuple([int(n) if k and isinstance(n, int) else 0 for n, k in zip(sizes, short, strict=True)])
 
 
-def _positions(tree: Tree[int]) -> set[int]:
-    """The axes whose positions a tree computes with."""
+def _axes_of(tree: Tree[int]) -> tuple[set[int], set[int]]:
+    """The axes whose positions a tree computes with, and those that its leaves have."""
     match tree:
         case Position(_, axis):
-            return {axis}
+            return {axis}, set()
+        case Read(_, axes):
+            return set(), set(axes)
         case Call(_, _, operands):
-            return set[int]().union(*map(_positions, operands))
-        case Read() | Constant() | Number():
-            return set()
+            at, read = set[int](), set[int]()
+            for t in operands:
+                a, r = _axes_of(t)
+                at |= a
+                read |= r
+            return at, read
+        case Constant() | Number():
+            return set(), set()
 
 
 def _runs(axes: Sequence[Var], orders: Sequence[tuple[Var, ...]]) -> Iterator[list[Var]]:
