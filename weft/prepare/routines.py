@@ -12,7 +12,7 @@ from itertools import product
 from operator import add
 
 import weft
-from weft import Tensor
+from weft import Tensor, nn
 from weft.nn import functional as F
 from weft.prepare.routine import Routine, leaf
 
@@ -150,6 +150,27 @@ def _losses() -> Iterator[Tensor]:
             yield from (g for g in weft.autograd.grad(found, [x]) if g is not None)
 
 
+def _texts() -> Iterator[Tensor]:
+    """Losses of next words, which are cut from the same text; the last position of each, and a first one normalized."""
+    words = leaf(2, 9).mul(7).to(weft.int64).realize()
+    table, head = nn.Embedding(7, 6), nn.Linear(6, 7)
+    loss = F.cross_entropy(head(table(words[:, :-1])).reshape(-1, 7), words[:, 1:].reshape(-1))
+    loss.backward()
+    yield loss
+    yield from (p.grad for p in (*table.parameters(), *head.parameters()) if p.grad is not None)
+    x = leaf(4, 70, 64).requires_grad_()
+    first = F.layer_norm(x[:, 0], (64,))
+    yield first
+    yield from _gradients(first, x)
+    for rows in (1, 4):
+        yield leaf(rows, 4, 6)[:, -1].clone()
+        yield leaf(rows, 4, 6)[:, 1].clone()
+    row = words[:1].clone().realize()
+    for at in (0, 2, 8):
+        yield row[0, at].clone()
+        yield row[:, at].clone()
+
+
 def _reductions() -> Iterator[Tensor]:
     """Sums and their like, over all axes, the last, the first and a middle one."""
     x, row, y = leaf(4, 6), leaf(6), leaf(3, 4, 6)
@@ -277,6 +298,7 @@ ROUTINES = (
     Routine("elements", _elements),
     Routine("numbers", _numbers),
     Routine("losses", _losses),
+    Routine("texts", _texts),
     Routine("reductions", _reductions),
     Routine("places", _places),
     Routine("training by hand", _training),
