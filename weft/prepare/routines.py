@@ -167,8 +167,8 @@ def _texts() -> Iterator[Tensor]:
         yield leaf(rows, 4, 6)[:, 1].clone()
     row = words[:1].clone().realize()
     for at in (0, 2, 8):
-        yield row[0, at].clone()
-        yield row[:, at].clone()
+        yield row[0, at]
+        yield row[:, at]
 
 
 def _reductions() -> Iterator[Tensor]:
