@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
@@ -75,9 +76,15 @@ def test_loops_in_loops_have_the_numbers_of_both() -> None:
 
 
 def test_threads_may_ask_for_plans_at_once() -> None:
-    made = loop()
-    lengths = [n for _ in range(20) for n in range(40)]
-    with ThreadPoolExecutor(8) as pool:
-        plans = list(pool.map(lambda n: made.plan({"n": n, "m": 5}), lengths))
-    for n, plan in zip(lengths, plans, strict=True):
-        assert given(plan, n, 5) == expected(n, 5, False)
+    lengths = [1, 40, 3, 64, 8, 50, 2, 30]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(20):
+            made = loop()
+            with ThreadPoolExecutor(8) as pool:
+                plans = list(pool.map(lambda n, made=made: made.plan({"n": n, "m": 5}), lengths))
+            for n, plan in zip(lengths, plans, strict=True):
+                assert given(plan, n, 5) == expected(n, 5, False)
+    finally:
+        sys.setswitchinterval(before)

@@ -346,6 +346,15 @@ def test_copies_of_a_runtime_size_that_turn_their_data(compile_all: Build, apart
         made.check("turned", arrays, {"n": rows})
 
 
+def test_copies_whose_elements_meet_are_not_turned() -> None:
+    """The last one stays, so their order counts: rows of up to 60 are stored 40 apart."""
+    n = Var("n", 0, 60)
+    j, v = Var("j", 0, 59), var("v", 32)
+    for apart, found in ((40, False), (60, True)):
+        copy = loop(v, Store("y", v * apart + j, load(param("x", F32, 4000), j * 32 + v)), kind=VECTOR)
+        assert (turn.turned(Loop(j, n, (copy,))) is not None) is found
+
+
 def test_index_arithmetic_in_lanes_and_outside(compile_all: Build) -> None:
     n, lanes = 240, 8
     stride = Var("stride", 1, 9)

@@ -169,3 +169,10 @@ def test_rows_added_at_places_have_lanes(columns: int) -> None:
             own = np.resize(x, (9, n)).astype(np.float32)
             np.add.at(own, places, np.resize(u, (7, n)))
             np.testing.assert_array_equal(got, own)
+
+
+def test_elements_added_at_places_of_their_own_have_no_lanes() -> None:
+    m = weft.Variable("m", 2, 1 << 20)
+    at = weft.zeros(9, m, dtype=weft.int64)  # pyright: ignore[reportArgumentType]
+    made = scheduled(leaf(9, m).scatter_add(1, at + leaf(9, m).long(), leaf(9, m)))[-1]  # pyright: ignore[reportArgumentType]
+    assert all(s.kind is not LoopKind.VECTOR for s in made.nests["out"].loops)
