@@ -176,3 +176,14 @@ def test_elements_added_at_places_of_their_own_have_no_lanes() -> None:
     at = weft.zeros(9, m, dtype=weft.int64)  # pyright: ignore[reportArgumentType]
     made = scheduled(leaf(9, m).scatter_add(1, at + leaf(9, m).long(), leaf(9, m)))[-1]  # pyright: ignore[reportArgumentType]
     assert all(s.kind is not LoopKind.VECTOR for s in made.nests["out"].loops)
+
+
+def test_sums_along_rows_of_a_runtime_length_have_few_lanes() -> None:
+    m, n, wide = weft.Variable("m", 2, 1 << 20), weft.Variable("n", 2, 1 << 20), WIDE.lanes(weft.float32)
+    (sums,) = scheduled(leaf(m, n).sum(1))  # pyright: ignore[reportArgumentType]
+    (kept,) = scheduled(leaf(m, N).softmax(1))  # pyright: ignore[reportArgumentType]
+    assert lanes_of(sums, next(i for i in sums.nests if i.endswith("_lanes"))) == wide, "four rows at a time"
+    assert (
+        lanes_of(kept, next(i for i in kept.nests if i.startswith("sum") and i.endswith("_lanes")))
+        <= 2 * wide
+    )

@@ -94,7 +94,7 @@ def pieces(outputs: Sequence[Node]) -> Pieces | None:
 
 def moved_apart(piece: Piece) -> tuple[Piece, ...]:
     """The piece reading copies of the slices, and of the padded ones, that it reads: the rest may have a form then."""
-    alone = [n for n in piece.inside if n.op in PARTS and elements(n.shape) != 0 and not _is_positional(n)]
+    alone = [n for n in piece.inside if n.op in PARTS and elements(n.shape) != 0]
     stored = {id(n) for n in (*piece.leaves, *alone)}
     contracts = contraction(piece.root) is not None
     return (*[_piece(n, stored, False) for n in alone], _piece(piece.root, stored, contracts))
@@ -112,11 +112,6 @@ def split(piece: Piece) -> tuple[Piece, ...]:
     ]
     stored = {id(n) for n in (*piece.leaves, *alone)}
     return (*[_piece(n, stored, False) for n in alone], _piece(piece.root, stored, contracts))
-
-
-def _is_positional(n: Node) -> bool:
-    """True for a node that follows from positions and constants alone."""
-    return not any(is_leaf(x) and x.op not in FREE for x in toposort([n]))
 
 
 def _positional(order: Sequence[Node]) -> set[int]:
