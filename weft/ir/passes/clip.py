@@ -37,7 +37,7 @@ from weft.ir.loops import (
     Stmt,
     Store,
 )
-from weft.ir.loops_names import body_of, every, inside, roots
+from weft.ir.loops_names import body_of, every, roots
 from weft.ir.ops import Op
 from weft.ir.passes.facts import at_least_zero
 from weft.ir.passes.peel import clamped, lower_bound, substituted
@@ -179,9 +179,7 @@ def _last_read(body: Block, name: str) -> Int | None:
                     last = minimum(_largest(c.hi - 1 - gap, loops), last)
             if last not in found:
                 found.append(last)
-    if len(found) != 1:
-        return None
-    return -lower_bound(-found[0], inside(body).bound)
+    return found[0] if len(found) == 1 else None
 
 
 def _reads(exprs: Sequence[Expr], guard: Guard, name: str) -> Iterator[tuple[Int, Guard]]:
