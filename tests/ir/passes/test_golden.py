@@ -194,52 +194,18 @@ def peel_clipped() -> Program:
     return program(Loop(t, (N + 127) // 128, (Loop(o, left, (inner,)),), LoopKind.PARALLEL))
 
 
-def clip_panels() -> Program:
-    """A panel of as many rows as a sum has terms; one that is read in two places; one that is read backwards."""
-    t, rows = Var("t", 0, 15), minimum(256, N - Var("t", 0, 15) * 256)
-    body: list[Stmt] = []
-    for name in ("panel", "twice", "back"):
-        o, l, j = var(f"o{name[0]}", 16), var(f"l{name[0]}", 2), var(f"j{name[0]}", 16)
-        row = t * 256 + o * 16 + j
-        packed = Store(name, o * 32 + j * 2 + l, Load(F, "r", (row,), in_range(row, None, N)))
-        lanes = Loop(l, 2, (Loop(j, 16, (packed,), LoopKind.VECTOR),))
-        body += [Alloc(Buffer(name, F, 512, Scope.LOCAL)), Loop(o, 16, (lanes,))]
-        k, c = Var(f"k{name[0]}", 0, 255), var(f"c{name[0]}", 2)
-        at = k * 2 + c if name != "back" else k * -2 + c + 510
-        read = Loop(c, 2, (Accumulate("y", c, Op.ADD, x(at, name=name)),), LoopKind.VECTOR)
-        body.append(Loop(k, rows, (read,)))
-        if name == "twice":
-            body.append(Store("y", 3, x(511, name=name)))
-    return program(Loop(t, (N + 255) // 256, tuple(body)))
-
-
-def clip_staged() -> Program:
-    """A row that is read where conditions hold; and one that an index is read of, which has to be there in any case."""
-    body: list[Stmt] = []
-    for name in ("row", "at"):
-        o, j, k, v = (
-            var(f"o{name[0]}", 8),
-            var(f"j{name[0]}", 16),
-            var(f"k{name[0]}", 2),
-            var(f"v{name[0]}", 64),
-        )
-        here, there = o * 16 + j, k * 64 + v
-        inside = in_range(there, None, N)
-        staged = Loop(
-            j, 16, (Store(name, here, Load(F, "r", (here,), in_range(here, None, N))),), LoopKind.VECTOR
-        )
-        read: Expr = x(there, name=name)
-        if name == "at":
-            read = x(as_index(ScalarCall(I, Op.CAST, (read,)), 0, 127))
-        total = Accumulate("y", v, Op.ADD, where(ex.test(inside), read, f(0)))
-        body += [Alloc(Buffer(name, F, 128, Scope.LOCAL)), Loop(o, 8, (staged,))]
-        rows = minimum(2, (N + 63) // 64)
-        body.append(Loop(k, rows, (Loop(v, 64, (total,), LoopKind.VECTOR),)))
-        if name == "row":
-            u, w = var("u", 2), var("lane", 64)
-            stored = Store("r", u * 64 + w, x(u * 64 + w, name=name), in_range(u * 64 + w, None, N))
-            body.append(Loop(u, rows, (Loop(w, 64, (stored,), LoopKind.VECTOR),)))
-    return program(*body)
+def clip_panel() -> Program:
+    """A panel of as many rows as a sum has terms."""
+    t, o, l, j = Var("t", 0, 15), var("o", 16), var("l", 2), var("j", 16)
+    k, c, row = Var("k", 0, 255), var("c", 2), t * 256 + o * 16 + j
+    packed = Store("panel", o * 32 + j * 2 + l, Load(F, "r", (row,), in_range(row, None, N)))
+    read = Accumulate("y", c, Op.ADD, x(k * 2 + c, name="panel"))
+    body = (
+        Alloc(Buffer("panel", F, 512, Scope.LOCAL)),
+        Loop(o, 16, (Loop(l, 2, (Loop(j, 16, (packed,), LoopKind.VECTOR),)),)),
+        Loop(k, minimum(256, N - t * 256), (Loop(c, 2, (read,), LoopKind.VECTOR),)),
+    )
+    return program(Loop(t, (N + 255) // 256, body))
 
 
 def clip_tasks() -> Program:
@@ -496,106 +462,30 @@ CASES: dict[str, tuple[Callable[[], Program], list[Pass], str, str]] = {
       r[16*k_0 + 16*(n//16) + m_0] = 1.0 if 16*k_0 + 16*(n//16) + m_0 < n
 """,
     ),
-    "clip_panels": (
-        clip_panels,
+    "clip_panel": (
+        clip_panel,
         [clip],
         """
   for t in (n + 255)//256:
     alloc panel: f32[512] local
-    for op in 16:
-      for lp in 2:
-        vector jp in 16:
-          panel[32*op + 2*jp + lp] = r[256*t + 16*op + jp] if 256*t + 16*op + jp < n else 0
-    for kp in min(256, -256*t + n):
-      vector cp in 2:
-        y[cp] += panel[2*kp + cp]
-    alloc twice: f32[512] local
-    for ot in 16:
-      for lt in 2:
-        vector jt in 16:
-          twice[32*ot + 2*jt + lt] = r[256*t + 16*ot + jt] if 256*t + 16*ot + jt < n else 0
-    for kt in min(256, -256*t + n):
-      vector ct in 2:
-        y[ct] += twice[2*kt + ct]
-    y[3] = twice[511]
-    alloc back: f32[512] local
-    for ob in 16:
-      for lb in 2:
-        vector jb in 16:
-          back[32*ob + 2*jb + lb] = r[256*t + 16*ob + jb] if 256*t + 16*ob + jb < n else 0
-    for kb in min(256, -256*t + n):
-      vector cb in 2:
-        y[cb] += back[-2*kb + cb + 510]
+    for o in 16:
+      for l in 2:
+        vector j in 16:
+          panel[32*o + 2*j + l] = r[256*t + 16*o + j] if 256*t + 16*o + j < n else 0
+    for k in min(256, -256*t + n):
+      vector c in 2:
+        y[c] += panel[2*k + c]
 """,
         """
   for t in (n + 255)//256:
     alloc panel: f32[512] local
-    for op in max(min(16, -16*t + (n + 15)//16), 0):
-      for lp in 2:
-        vector jp in 16:
-          panel[32*op + 2*jp + lp] = r[256*t + 16*op + jp] if 256*t + 16*op + jp < n else 0
-    for kp in min(256, -256*t + n):
-      vector cp in 2:
-        y[cp] += panel[2*kp + cp]
-    alloc twice: f32[512] local
-    for ot in 16:
-      for lt in 2:
-        vector jt in 16:
-          twice[32*ot + 2*jt + lt] = r[256*t + 16*ot + jt] if 256*t + 16*ot + jt < n else 0
-    for kt in min(256, -256*t + n):
-      vector ct in 2:
-        y[ct] += twice[2*kt + ct]
-    y[3] = twice[511]
-    alloc back: f32[512] local
-    for ob in 16:
-      for lb in 2:
-        vector jb in 16:
-          back[32*ob + 2*jb + lb] = r[256*t + 16*ob + jb] if 256*t + 16*ob + jb < n else 0
-    for kb in min(256, -256*t + n):
-      vector cb in 2:
-        y[cb] += back[-2*kb + cb + 510]
-""",
-    ),
-    "clip_staged": (
-        clip_staged,
-        [clip],
-        """
-  alloc row: f32[128] local
-  for or in 8:
-    vector jr in 16:
-      row[16*or + jr] = r[16*or + jr] if 16*or + jr < n else 0
-  for kr in min(2, (n + 63)//64):
-    vector vr in 64:
-      y[vr] += where(64*kr + vr < n, row[64*kr + vr], 0.0)
-  for u in min(2, (n + 63)//64):
-    vector lane in 64:
-      r[64*u + lane] = row[64*u + lane] if 64*u + lane < n
-  alloc at: f32[128] local
-  for oa in 8:
-    vector ja in 16:
-      at[16*oa + ja] = r[16*oa + ja] if 16*oa + ja < n else 0
-  for ka in min(2, (n + 63)//64):
-    vector va in 64:
-      y[va] += where(64*ka + va < n, x[[i32(at[64*ka + va])]], 0.0)
-""",
-        """
-  alloc row: f32[128] local
-  for or in min(min((n + 15)//16, 8), 4*((n + 63)//64)):
-    vector jr in 16:
-      row[16*or + jr] = r[16*or + jr] if 16*or + jr < n else 0
-  for kr in min(2, (n + 63)//64):
-    vector vr in 64:
-      y[vr] += where(64*kr + vr < n, row[64*kr + vr], 0.0)
-  for u in min(2, (n + 63)//64):
-    vector lane in 64:
-      r[64*u + lane] = row[64*u + lane] if 64*u + lane < n
-  alloc at: f32[128] local
-  for oa in min(8, 4*((n + 63)//64)):
-    vector ja in 16:
-      at[16*oa + ja] = r[16*oa + ja] if 16*oa + ja < n else 0
-  for ka in min(2, (n + 63)//64):
-    vector va in 64:
-      y[va] += where(64*ka + va < n, x[[i32(at[64*ka + va])]], 0.0)
+    for o in max(min(16, -16*t + (n + 15)//16), 0):
+      for l in 2:
+        vector j in 16:
+          panel[32*o + 2*j + l] = r[256*t + 16*o + j] if 256*t + 16*o + j < n else 0
+    for k in min(256, -256*t + n):
+      vector c in 2:
+        y[c] += panel[2*k + c]
 """,
     ),
     "clip_tasks": (  # a sum that may be -0.0 keeps its zeros

@@ -101,7 +101,7 @@ def test_products_of_runtime_sizes_keep_tiles_in_registers(name: str) -> None:
 def test_a_panel_of_windows_is_read_up_to_what_the_loops_around_it_leave() -> None:
     """Where the panel ends depends on its number, and on that of the lanes in which it was made: these are gone."""
     n = weft.Variable("n", 1176, 1210)
-    x = leaf(n, 5)  # pyright: ignore[reportArgumentType]
+    x = leaf(n, 5)
     (made,) = scheduled(F.avg_pool1d(x.T[None], 3, 2))
     verify(lower(made))
 
@@ -116,9 +116,9 @@ def lanes_of(k: Kernel, item: str) -> int:
 def test_rows_of_a_runtime_length_have_few_lanes() -> None:
     """Most of four vectors were masked out in rows of 16."""
     m = weft.Variable("m", 2, 1 << 24)
-    (rows,) = scheduled(leaf(m, N) + leaf(N))  # pyright: ignore[reportArgumentType]
+    (rows,) = scheduled(leaf(m, N) + leaf(N))
     assert lanes_of(rows, "out") == WIDE.lanes(weft.float32)
-    (one,) = scheduled(leaf(m) + 1)  # pyright: ignore[reportArgumentType]
+    (one,) = scheduled(leaf(m) + 1)
     assert lanes_of(one, "out") == 4 * WIDE.lanes(weft.float32)
     (known,) = scheduled(leaf(300, 500) + leaf(500))
     assert lanes_of(known, "out") == 4 * WIDE.lanes(weft.float32)
@@ -129,7 +129,7 @@ def test_what_may_be_large_is_not_stored_past_the_caches() -> None:
     for small, large in (
         (leaf(m) + 1, leaf(1 << 26) + 1),
         (leaf(m, N) + leaf(N), leaf(1 << 17, 500) + leaf(500)),
-    ):  # pyright: ignore[reportArgumentType]
+    ):
         ((a,), (b,)) = scheduled(small), scheduled(large)
         assert not a.nests["out"].stream and b.nests["out"].stream
 
@@ -137,14 +137,14 @@ def test_what_may_be_large_is_not_stored_past_the_caches() -> None:
 def test_a_sum_of_a_runtime_length_is_not_of_parts_far_apart() -> None:
     """Of four rows of 131,072 that were summed at a time, three were empty."""
     m = weft.Variable("m", 2, 1 << 24)
-    (made,) = scheduled(leaf(m).sum())  # pyright: ignore[reportArgumentType]
+    (made,) = scheduled(leaf(m).sum())
     names = {s.var.name for nest in made.nests.values() for s in nest.loops}
     assert not any("group" in n or "row" in n for n in names)
 
 
 def test_running_sums_of_blocks_take_many_rows() -> None:
     m = weft.Variable("m", 2, 1 << 20)
-    (made,) = scheduled(leaf(m, 32).cumsum(1))  # pyright: ignore[reportArgumentType]
+    (made,) = scheduled(leaf(m, 32).cumsum(1))
     (value,) = (i.name for i in made.algorithm.items if isinstance(i, ItemValue))
     assert made.nests[value].scope is Scope.REGISTER and lanes_of(made, value) == 32
 
@@ -154,7 +154,7 @@ def test_rows_added_at_places_have_lanes(columns: int) -> None:
     """Gradients of embeddings: element by element, rows of a runtime length took four times as long."""
     m = weft.Variable("m", 2, 1 << 20)
     at = weft.zeros(7, dtype=weft.int64).realize()
-    made = scheduled(leaf(9, m).index_add(0, at, leaf(7, m)))[-1]  # pyright: ignore[reportArgumentType]
+    made = scheduled(leaf(9, m).index_add(0, at, leaf(7, m)))[-1]
     assert lanes_of(made, "out") == WIDE.lanes(weft.float32)
     rng = np.random.default_rng(0)
     x, u, places = rng.integers(-9, 9, (9, columns)), rng.integers(-9, 9, (7, columns)), rng.integers(0, 9, 7)
@@ -173,15 +173,15 @@ def test_rows_added_at_places_have_lanes(columns: int) -> None:
 
 def test_elements_added_at_places_of_their_own_have_no_lanes() -> None:
     m = weft.Variable("m", 2, 1 << 20)
-    at = weft.zeros(9, m, dtype=weft.int64)  # pyright: ignore[reportArgumentType]
-    made = scheduled(leaf(9, m).scatter_add(1, at + leaf(9, m).long(), leaf(9, m)))[-1]  # pyright: ignore[reportArgumentType]
+    at = weft.zeros(9, m, dtype=weft.int64)
+    made = scheduled(leaf(9, m).scatter_add(1, at + leaf(9, m).long(), leaf(9, m)))[-1]
     assert all(s.kind is not LoopKind.VECTOR for s in made.nests["out"].loops)
 
 
 def test_sums_along_rows_of_a_runtime_length_have_few_lanes() -> None:
     m, n, wide = weft.Variable("m", 2, 1 << 20), weft.Variable("n", 2, 1 << 20), WIDE.lanes(weft.float32)
-    (sums,) = scheduled(leaf(m, n).sum(1))  # pyright: ignore[reportArgumentType]
-    (kept,) = scheduled(leaf(m, N).softmax(1))  # pyright: ignore[reportArgumentType]
+    (sums,) = scheduled(leaf(m, n).sum(1))
+    (kept,) = scheduled(leaf(m, N).softmax(1))
     assert lanes_of(sums, next(i for i in sums.nests if i.endswith("_lanes"))) == wide, "four rows at a time"
     assert (
         lanes_of(kept, next(i for i in kept.nests if i.startswith("sum") and i.endswith("_lanes")))

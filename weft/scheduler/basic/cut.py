@@ -94,24 +94,23 @@ def pieces(outputs: Sequence[Node]) -> Pieces | None:
 
 def moved_apart(piece: Piece) -> tuple[Piece, ...]:
     """The piece reading copies of the slices, and of the padded ones, that it reads: the rest may have a form then."""
-    alone = [n for n in piece.inside if n.op in PARTS and elements(n.shape) != 0]
-    stored = {id(n) for n in (*piece.leaves, *alone)}
-    contracts = contraction(piece.root) is not None
-    return (*[_piece(n, stored, False) for n in alone], _piece(piece.root, stored, contracts))
+    return _apart(piece, [n for n in piece.inside if n.op in PARTS])
 
 
 def split(piece: Piece) -> tuple[Piece, ...]:
     """The piece in smaller ones, of an op each where they can be: what their programs compute, other graphs need too.
     Products of a contraction stay in its sum."""
-    contracts = contraction(piece.root) is not None
-    products_of = set(map(id, products(piece.root))) if contracts else set[int]()
-    alone = [
-        n
-        for n in piece.inside
-        if id(n) not in products_of and (n.op in ELEMENTWISE or n.op is Op.PAD) and elements(n.shape) != 0
-    ]
-    stored = {id(n) for n in (*piece.leaves, *alone)}
-    return (*[_piece(n, stored, False) for n in alone], _piece(piece.root, stored, contracts))
+    summed = set(map(id, products(piece.root))) if contraction(piece.root) is not None else set[int]()
+    ops = [n for n in piece.inside if n.op in ELEMENTWISE or n.op is Op.PAD]
+    return _apart(piece, [n for n in ops if id(n) not in summed])
+
+
+def _apart(piece: Piece, alone: Sequence[Node]) -> tuple[Piece, ...]:
+    """The piece without these nodes, each of which is one of its own before it, where it has elements."""
+    own = [n for n in alone if elements(n.shape) != 0]
+    stored = {id(n) for n in (*piece.leaves, *own)}
+    rest = _piece(piece.root, stored, contraction(piece.root) is not None)
+    return (*[_piece(n, stored, False) for n in own], rest)
 
 
 def _positional(order: Sequence[Node]) -> set[int]:
