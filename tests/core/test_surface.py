@@ -422,7 +422,34 @@ def test_nonzero_gives_rows_of_indices_or_a_vector_for_each_dimension() -> None:
     np.testing.assert_array_equal(weft.nonzero(weft.tensor(x)).numpy(), np.argwhere(x))
     for found, want in zip(weft.nonzero(weft.tensor(x), as_tuple=True), np.nonzero(x), strict=True):
         np.testing.assert_array_equal(found.numpy(), want)
+    deep = (RNG.integers(0, 3, (3, 4, 5)) - 1).astype(np.int32)
+    np.testing.assert_array_equal(weft.nonzero(weft.tensor(deep)).numpy(), np.argwhere(deep))
+    for empty in (np.zeros((2, 3)), np.zeros((3, 0, 2)), np.float32(0), np.float32(math.nan)):
+        np.testing.assert_array_equal(weft.nonzero(weft.tensor(empty)).numpy(), np.argwhere(empty))
     assert [t.tolist() for t in weft.nonzero(weft.tensor(2.0), as_tuple=True)] == [[0]]
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_a_mask_over_several_dimensions_selects_and_takes_rows_in_order(dims: int) -> None:
+    a = RNG.standard_normal((3, 4, 5)).astype(np.float32)
+    mask = RNG.random(a.shape[:dims]) > 0.4
+    x = weft.tensor(a, requires_grad=True)
+    weights = RNG.standard_normal(a[mask].shape).astype(np.float32)
+    for key in (mask, weft.tensor(mask), weft.tensor(mask.astype(np.uint8))):
+        np.testing.assert_array_equal(x[key].numpy(), a[mask])
+        x.grad = None
+        (x[key] * weft.tensor(weights)).sum().backward()
+        want = np.zeros_like(a)
+        want[mask] = weights
+        assert x.grad is not None
+        np.testing.assert_array_equal(x.grad.numpy(), want)
+    y = weft.tensor(a)
+    y[weft.tensor(mask)] = weft.tensor(weights)
+    want = a.copy()
+    want[mask] = weights
+    np.testing.assert_array_equal(y.numpy(), want)
+    nothing = weft.tensor(np.zeros(a.shape[:dims], np.bool_))
+    assert y[nothing].shape == a[nothing.numpy()].shape
 
 
 def test_bytes_select_as_booleans_do_and_numbers_in_order() -> None:

@@ -271,6 +271,9 @@ def _runs() -> Iterator[Tensor]:
             yield t.argsort()
             yield from t.topk(3)
         yield x.median()
+        for t in (x, y, leaf(4, 20 * length)):
+            yield from t.median(-1)
+            yield from t.kthvalue(2, -1)
 
 
 CHANGING = (

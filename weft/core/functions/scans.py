@@ -156,16 +156,17 @@ def cumprod(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
 
 def cummax(input: Tensor, dim: int) -> Running:
     """The maximum so far along dim and its last index; NaN from the first NaN on."""
-    return _extremum("cummax", Op.REDUCE_MAX, input, dim)
+    return _extremum("cummax", input, dim)
 
 
 def cummin(input: Tensor, dim: int) -> Running:
     """The minimum so far along dim and its last index; NaN from the first NaN on."""
-    return _extremum("cummin", Op.REDUCE_MIN, input, dim)
+    return _extremum("cummin", input, dim)
 
 
 @composite(rounds_once=False)
-def _extremum(op: str, reduction: Op, input: Tensor, dim: int) -> Running:
+def _extremum(op: str, input: Tensor, dim: int) -> Running:
+    reduction = Op.REDUCE_MAX if op == "cummax" else Op.REDUCE_MIN
     v = value_of(op, input)
     k, _ = _last_axis(op, v, dim)
     if not v.shape:

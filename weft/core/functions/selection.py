@@ -25,7 +25,7 @@ from weft.ir.ops import Op
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
 
-PAYS = 1 << 13
+PAYS = 1 << 6
 """Rows from so many elements on are searched faster than sorted."""
 
 

@@ -151,6 +151,12 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Sor
     d, n = _known("kthvalue", v, dim)
     if not is_int(k) or not 1 <= k <= n:
         raise ArgumentError(f"kthvalue: k must be from 1 to {n}, the size of dimension {dim}, got {k}")
+    return _kth(input, d, n, k, keepdim)
+
+
+@composite(rounds_once=False)
+def _kth(input: Tensor, d: int, n: int, k: int, keepdim: bool) -> Sorted:
+    v = input.value
     if v.shape and _searched(v, n):
         return _selected(input, d, selection.kth(_last(v, d), k - 1), keepdim)
     found = _ordered("kthvalue", input, d, False, k)

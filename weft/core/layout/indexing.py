@@ -17,6 +17,7 @@ from weft.core.layout.creation import tensor
 from weft.core.layout.gather import check_mask, check_range
 from weft.core.layout.movement import box, broadcast_tensors, pad_value
 from weft.core.pointwise.elementwise import ne, where
+from weft.core.pointwise.nonzeros import flat_places
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
 from weft.ir.dtypes import bool_, int64, uint8
 from weft.ir.graph import Along, Axes, ScatterCombine, Shape, elements
@@ -48,6 +49,9 @@ def getitem(input: Tensor, key: Any) -> Tensor:
     v = value_of("indexing", input)
     if key.__class__ is slice:
         return wrap(_take_basic(v, _parse(v, key)))
+    mask = _whole_mask(v, key)
+    if mask is not None and len(mask.shape) > 1:
+        return wrap(_take(_as_one(v, mask), {0: _true_places(v, mask)}))
     picks, key = _picks(v, key)
     for k, i in picks:
         v = _pick(v, k, i)
@@ -67,6 +71,8 @@ def setitem(input: Tensor, key: Any, value: Tensor | Number) -> Value:
         filled = bc.cast(src, v.dtype) if isinstance(src, Value) else bc.scalar(src, v.dtype, ())
         wide = bc.reshape(mask, (*mask.shape, *(1 for _ in v.shape[len(mask.shape) :])))
         return where(wrap(wide), wrap(filled), input).value
+    if mask is not None and len(mask.shape) > 1:
+        return bc.reshape(_put(_as_one(v, mask), {0: _true_places(v, mask)}, value), v.shape)
     picks, key = _picks(v, key)
     if picks:
         parts = [v]
@@ -317,6 +323,16 @@ def _whole_mask(v: Value, key: Any) -> Value | None:
     ):
         return key.value
     return None
+
+
+def _as_one(v: Value, mask: Value) -> Value:
+    """`v` with the dimensions that the mask is over as one: one index for each true element, not one per dimension."""
+    return bc.reshape(v, (elements(mask.shape), *v.shape[len(mask.shape) :]))
+
+
+def _true_places(v: Value, mask: Value) -> Value:
+    """The places of true elements in row-major order, where `v` is. Computes the mask."""
+    return tensor(flat_places(run.to_numpy(mask.node)), device=v.node.device).value
 
 
 # ---------------------------------------------------------------------------------------------- boxes

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from weft.core.execute import run
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
+
+Array: TypeAlias = np.ndarray[Any, Any]
 
 
 @overload
@@ -27,12 +29,33 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Tensor | tuple[Tensor, 
     array = run.to_numpy(node)
     home = node.device or default_device()
     if as_tuple:
-        return tuple(_indices(f, home) for f in np.nonzero(np.atleast_1d(array)))
-    return _indices(np.argwhere(array), home)
+        return tuple(_indices(f.astype(np.int64), home) for f in _coordinates(np.atleast_1d(array)))
+    found = _coordinates(np.atleast_1d(array))
+    rows = np.empty((len(found[0]), array.ndim), np.int64)
+    for d in range(array.ndim):
+        rows[:, d] = found[d]
+    return _indices(rows, home)
 
 
-def _indices(found: np.ndarray[Any, Any], home: str) -> Tensor:
-    return wrap(Value(run.from_numpy(found.astype(np.int64), home)))
+def flat_places(array: Array) -> Array:
+    """The places of nonzero elements in row-major order: NumPy looks for true ones several times faster."""
+    return np.flatnonzero(array if array.dtype == np.bool_ else array != 0)
+
+
+def _coordinates(array: Array) -> list[Array]:
+    """Where nonzero elements are in each dimension: quotients of flat places, in 32 bits if these fit."""
+    rest = flat_places(array)
+    rest = rest.astype(np.int32) if array.size <= np.iinfo(np.int32).max else rest
+    found: list[Array] = []
+    for n in array.shape[:0:-1]:
+        above = rest // rest.dtype.type(n)
+        found.append(rest - above * rest.dtype.type(n))
+        rest = above
+    return [rest, *found[::-1]]
+
+
+def _indices(found: Array, home: str) -> Tensor:
+    return wrap(Value(run.from_numpy(found, home)))
 
 
 def argwhere(input: Tensor) -> Tensor:
