@@ -43,7 +43,7 @@ def flat_places(array: Array) -> Array:
 
 
 def _coordinates(array: Array) -> list[Array]:
-    """Where nonzero elements are in each dimension: quotients of flat places, in 32 bits if these fit."""
+    """The places of nonzero elements in each dimension: quotients of flat ones, in 32 bits if these fit."""
     rest = flat_places(array)
     rest = rest.astype(np.int32) if array.size <= np.iinfo(np.int32).max else rest
     found: list[Array] = []
