@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from weft.core.composed import composite
 from weft.core.composed.autocast import widens
 from weft.ir.calls import expand_calls
 from weft.ir.errors import IRError
+from weft.ir.graph import toposort
 from weft.ir.graph_verify import verify_graph
 from weft.ir.ops import Op
 
@@ -31,6 +34,10 @@ ONE: list[Callable[[Tensor], Any]] = [
     lambda x: weft.linalg.norm(x, dim=1), lambda x: F.avg_pool1d(x, 2), lambda x: F.max_pool1d(x, 2),
     lambda x: x.tril(),
     lambda x: weft.cumsum(x, 1), lambda x: weft.cumprod(x, 1), lambda x: weft.logcumsumexp(x, 0), weft.diff,
+    lambda x: x.max(1).values, lambda x: x.min(0).indices, lambda x: x.max(), lambda x: x.cummax(1).values,
+    lambda x: x.cummin(0).indices, lambda x: x.kthvalue(2).values, lambda x: x.mode(0).values,
+    lambda x: x.quantile(0.3, 1), lambda x: x.nanquantile(0.3), lambda x: weft.frexp(x)[0], weft.corrcoef,
+    lambda x: F.adaptive_avg_pool1d(x, 3), lambda x: F.adaptive_avg_pool2d(x[None], (2, 3)),
 ]  # fmt: skip
 """Functions of one tensor."""
 
@@ -41,6 +48,8 @@ TWO: list[Callable[[Tensor, Tensor], Any]] = [
     F.linear, F.cosine_similarity, lambda x, y: x @ y.T, lambda x, y: F.conv1d(x[None], y[None]),
     lambda x, y: F.scaled_dot_product_attention(x, y, y.detach() * 2),
     lambda x, y: F.scaled_dot_product_attention(x, y, y.detach() * 2, is_causal=True),
+    lambda x, y: weft.einsum("ij,kj->ik", x, y), lambda x, y: weft.quantile(x, y[0], 1),
+    lambda x, y: F.grid_sample(x[None, None], y[:, :2].reshape(1, 3, 1, 2)),
 ]  # fmt: skip
 """Functions of two tensors of one shape."""
 
@@ -67,6 +76,44 @@ def test_what_is_recorded_is_what_is_run(function: Callable[..., Tensor]) -> Non
                 if g is not None and w is not None:
                     verify_graph([g.value.node])
                     assert expand_calls([g.value.node]) == [w.value.node]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.max(1).indices, lambda x: x.min(1).values, lambda x: x.cummax(1).indices,
+        lambda x: x.kthvalue(2).indices, lambda x: x.mode(0).values, lambda x: x.quantile(0.3, 1),
+        lambda x: weft.frexp(x)[0], weft.corrcoef, lambda x: F.adaptive_avg_pool1d(x, 3),
+        lambda x: weft.einsum("ij,kj->ik", x, x), lambda x: F.grid_sample(x[None, None], x[:, :2].reshape(1, 3, 1, 2)),
+    ],
+)  # fmt: skip
+def test_functions_of_many_ops_are_one_call(function: Callable[..., Tensor]) -> None:
+    nodes = toposort([function(*_leaves(1)).value.node])
+    moves = (Op.BUFFER, Op.RESHAPE, Op.SHRINK, Op.EXPAND, Op.PERMUTE)
+    assert [n.op for n in nodes if n.op not in moves] == [Op.CALL]
+
+
+def _signatures() -> Iterator[tuple[str, ast.arg]]:
+    """The parameters of all composed functions, each with where it is."""
+    for path in sorted(Path(weft.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and any(
+                "composite" in ast.unparse(d) and "recorded=False" not in ast.unparse(d)
+                for d in node.decorator_list
+            ):
+                for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+                    yield f"{path.name}: {node.name}", arg
+
+
+def test_no_argument_keeps_a_function_from_being_recorded() -> None:
+    """A function that is given an op, or another function, is run at each call: name what is meant instead."""
+    seen = list(_signatures())
+    assert len(seen) > 200
+    for name, arg in seen:
+        kind = "" if arg.annotation is None else ast.unparse(arg.annotation)
+        assert "Callable" not in kind and "Op" not in kind.replace("Optional", ""), (
+            f"{name}({arg.arg}: {kind})"
+        )
 
 
 def test_what_depends_on_more_than_the_structure_is_run() -> None:

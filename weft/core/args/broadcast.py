@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 import numpy as np
 
 from weft.autograd.context import context, default_device
-from weft.autograd.value import Value, apply, number_node
+from weft.autograd.value import Value, apply, number_node, record
 from weft.core.args.defaults import get_default_dtype
 from weft.core.args.handle import Handle, Number, describe, wrap
 from weft.errors import ArgumentError, DeviceError, DTypeError, ShapeError
@@ -181,13 +181,50 @@ def expand(v: Value, shape: Shape) -> Value:
     if have == shape:
         return v
     if len(have) < len(shape):
-        v = apply(Op.RESHAPE, (v,), None, (1,) * (len(shape) - len(have)) + have)
-    return apply(Op.EXPAND, (v,), None, shape)
+        v = reshape(v, (1,) * (len(shape) - len(have)) + have)
+        have = v.node.shape
+        if have == shape:
+            return v
+    return _moved(v, _EXPAND, shape) if _stretches(have, shape) else apply(_EXPAND, (v,), None, shape)
 
 
 def reshape(v: Value, shape: Shape) -> Value:
     """`v` with its elements, in row-major order, in another shape."""
-    return v if v.node.shape == shape else apply(Op.RESHAPE, (v,), None, shape)
+    have = v.node.shape
+    if have == shape:
+        return v
+    return _moved(v, _RESHAPE, shape) if _as_many(have, shape) else apply(_RESHAPE, (v,), None, shape)
+
+
+_EXPAND, _RESHAPE = Op.EXPAND, Op.RESHAPE
+
+
+def _moved(v: Value, op: Op, shape: Shape) -> Value:
+    """`op` on a value, to a shape that fits. What depends on data is not simplified, but for reshapes of reshapes."""
+    node = v.node
+    if node.device is None or node.op is op is _RESHAPE:
+        return apply(op, (v,), None, shape)
+    return record(graph.intern(op, (node,), None, shape, node.dtype, node.device), op, None, (v,))
+
+
+@lru_cache(4096)
+def _stretches(have: Shape, shape: Shape) -> bool:
+    """True where sizes are known, and those of `have` are 1 or those of `shape`."""
+    return (
+        len(have) == len(shape)
+        and _known((*have, *shape))
+        and all(n in (1, m) for n, m in zip(have, shape, strict=True))
+    )
+
+
+@lru_cache(4096)
+def _as_many(have: Shape, shape: Shape) -> bool:
+    """True where sizes are known, and those of both shapes have the same product."""
+    return _known((*have, *shape)) and graph.elements(have) == graph.elements(shape)
+
+
+def _known(sizes: Shape) -> bool:
+    return all(isinstance(n, int) and n >= 0 for n in sizes)
 
 
 _BY_WAY_OF = {int8: int32, int16: int32, uint8: int32, uint16: int32, uint32: int64}

@@ -12,6 +12,7 @@ from weft.core.args import broadcast as bc
 from weft.core.args.axes import known_sizes
 from weft.core.args.handle import value_of, wrap
 from weft.core.composed.autocast import widens
+from weft.core.composed.composite import composite
 from weft.core.composed.precision import widened
 from weft.core.functional.resampling import cubic_weights
 from weft.core.functions.matmul import matmul
@@ -68,7 +69,7 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
     return wrap(bc.cast(bc.reshape(out.value, (*size[:1], *size[2:], rank)), v.dtype))
 
 
-@widens
+@composite(autocast=widens, rounds_once=False)
 def grid_sample(
     input: Tensor,
     grid: Tensor,

@@ -509,11 +509,21 @@ def adaptive_mean(op: str, rank: int, input: Tensor, output_size: Sizes) -> Tens
     v = _input(op, rank, input)
     if not v.dtype.is_float:
         raise DTypeError(f"{op}: needs a float tensor, got {v.dtype.name}; convert it with .float()")
+    sizes = _sizes(op, rank, v, output_size)
+    if any(m == 0 for _, _, m in sizes):
+        return wrap(zero_gradient(bc.scalar(0, v.dtype, _pooled_shape(op, rank, v, output_size)), v))
+    mean = (
+        _mean_of_parts if any(n % m for _, n, m in sizes) else _means
+    )  # few nodes, where the parts are alike
+    return mean(input, *(i for axis in sizes for i in axis))
+
+
+def _means(input: Tensor, *sizes: int) -> Tensor:
+    """The mean of parts of axes, each given by the axis, its size and the number of parts."""
+    v = input.value
     x = wrap(widened(v))
-    for k, n, m in _sizes(op, rank, v, output_size):
+    for k, n, m in zip(sizes[::3], sizes[1::3], sizes[2::3], strict=True):
         shape = x.value.shape
-        if m == 0:
-            return wrap(zero_gradient(bc.scalar(0, v.dtype, _pooled_shape(op, rank, v, output_size)), v))
         if n % m == 0:
             picked, size = wrap(bc.reshape(x.value, (*shape[:k], m, n // m, *shape[k + 1 :]))), n // m
         else:
@@ -523,6 +533,9 @@ def adaptive_mean(op: str, rank: int, input: Tensor, output_size: Sizes) -> Tens
             size = wrap(apply(Op.SUM, (bc.cast(member.value, x.value.dtype),), Axes((k + 1,))))
         x = wrap(apply(Op.SUM, (picked.value,), Axes((k + 1,)))) / size
     return wrap(bc.cast(x.value, v.dtype))
+
+
+_mean_of_parts = composite(rounds_once=False)(_means)
 
 
 def _pooled_shape(op: str, rank: int, v: Value, output_size: Sizes) -> Shape:

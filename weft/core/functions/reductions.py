@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, overload
 
 from weft.autograd.value import Value, apply, composed
@@ -299,7 +298,7 @@ def max(input: Tensor, dim: int, keepdim: bool = False) -> Extremum: ...
 def max(input: Tensor, dim: Tensor) -> Tensor: ...
 def max(input: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Tensor | Extremum:
     """The maximum of all; along dim (values, indices); with a second tensor, maximum."""
-    return _extremum("max", Op.REDUCE_MAX, maximum, input, dim, keepdim)
+    return _extremum("max", input, dim, keepdim)
 
 
 @overload
@@ -310,7 +309,7 @@ def min(input: Tensor, dim: int, keepdim: bool = False) -> Extremum: ...
 def min(input: Tensor, dim: Tensor) -> Tensor: ...
 def min(input: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Tensor | Extremum:
     """The minimum of all; along dim (values, indices); with a second tensor, minimum."""
-    return _extremum("min", Op.REDUCE_MIN, minimum, input, dim, keepdim)
+    return _extremum("min", input, dim, keepdim)
 
 
 def shared_by_equals(g: Value, out: Value, x: Value) -> tuple[Value]:
@@ -324,9 +323,8 @@ def shared_by_equals(g: Value, out: Value, x: Value) -> tuple[Value]:
 
 
 @composite(rounds_once=False)
-def _extremum(
-    name: str, op: Op, pairwise: Callable[[Tensor, Tensor], Tensor], input: Tensor, dim: object, keepdim: bool
-) -> Tensor | Extremum:
+def _extremum(name: str, input: Tensor, dim: object, keepdim: bool) -> Tensor | Extremum:
+    op, pairwise = (Op.REDUCE_MAX, maximum) if name == "max" else (Op.REDUCE_MIN, minimum)
     v = value_of(name, input)
     if dim is None:
         out = reduce(op, Value(v.node), _extremum_axes(name, v, None), keepdim)

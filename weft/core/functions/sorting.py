@@ -283,16 +283,32 @@ def _quantile(
             f"{op}: interpolation must be one of {', '.join(_INTERPOLATION)}, got {interpolation!r}"
         )
     if isinstance(q, Handle):
-        at = wrap(q.value)
-        if at.value.dtype is not v.dtype:
-            raise DTypeError(f"{op}: q must be {v.dtype.name} like the input, got {at.value.dtype.name}")
-        if len(at.value.shape) > 1:
-            raise ShapeError(f"{op}: q must be a scalar or a vector, got shape {tuple(at.value.shape)}")
-        check_known(op, "q", at.value, 0, 1)
-    else:
-        if not 0 <= q <= 1:
-            raise ArgumentError(f"{op}: q must be from 0 to 1, got {q}")
-        at = wrap(bc.scalar(float(q), v.dtype, ()))
+        at = q.value
+        if at.dtype is not v.dtype:
+            raise DTypeError(f"{op}: q must be {v.dtype.name} like the input, got {at.dtype.name}")
+        if len(at.shape) > 1:
+            raise ShapeError(f"{op}: q must be a scalar or a vector, got shape {tuple(at.shape)}")
+        check_known(op, "q", at, 0, 1)
+    elif not 0 <= q <= 1:
+        raise ArgumentError(f"{op}: q must be from 0 to 1, got {q}")
+    return _quantiles(
+        op, input, q if isinstance(q, Handle) else float(q), dim, keepdim, interpolation, ignore_nan
+    )
+
+
+@composite(rounds_once=False)
+def _quantiles(
+    op: str,
+    input: Tensor,
+    q: Tensor | float,
+    dim: int | None,
+    keepdim: bool,
+    interpolation: str,
+    ignore_nan: bool,
+) -> Tensor:
+    """The quantiles at fractions that are right."""
+    v = input.value
+    at = wrap(q.value) if isinstance(q, Handle) else wrap(bc.scalar(float(q), v.dtype, ()))
     rank = len(v.shape)
     d = 0 if dim is None else axis(op, dim, v.shape)
     x = flatten(input) if dim is None or not v.shape else transpose(input, d, -1)
@@ -322,6 +338,7 @@ def _quantile(
     return out if at.value.shape else squeeze(out, 0)
 
 
+@composite(rounds_once=False)
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Sorted:
     """The most frequent element along dim, the smallest of several, and the last place where it is."""
     v = value_of("mode", input)

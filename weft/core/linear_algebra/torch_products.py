@@ -202,7 +202,7 @@ def cov(
     return squeeze(out)
 
 
-@rounded_once
+@composite
 def corrcoef(input: Tensor) -> Tensor:
     """The correlations of the rows."""
     c = cov(input)

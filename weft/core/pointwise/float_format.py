@@ -100,6 +100,7 @@ def nextafter(input: Tensor, other: Tensor) -> Tensor:
     return wrap(composed(out.value.node, (left, right), rule))
 
 
+@composite(rounds_once=False)
 def frexp(input: Tensor) -> Parts:
     """Mantissa from 0.5 to 1 (or 0, infinite, NaN) and exponent, int32, with input = mantissa * 2**exponent."""
     v = value_of("frexp", input)
