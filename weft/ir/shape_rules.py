@@ -118,13 +118,14 @@ def _reshape(
     op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape | None, dtype: DType | None
 ) -> Result:
     (x,) = inputs
-    if shape is None or (shape != x.shape and not _equally_many(shape, x.shape)):
+    if shape is None or (shape != x.shape and not equally_many(shape, x.shape)):
         raise _bad(op, f"{x.shape} does not have the elements of {shape}")
     return shape, x.dtype
 
 
 @lru_cache(4096)
-def _equally_many(a: Shape, b: Shape) -> bool:
+def equally_many(a: Shape, b: Shape) -> bool:
+    """True where two shapes have equally many elements."""
     return bool(elements(a) == elements(b))
 
 
@@ -134,10 +135,15 @@ def _expand(
     (x,) = inputs
     if shape is None or len(shape) != len(x.shape):
         raise _bad(op, f"{x.shape} to {shape}: the ranks differ")
-    for a, b in zip(x.shape, shape, strict=True):
-        if a != b and a != 1:
-            raise _bad(op, f"{x.shape} to {shape}: only axes of size 1 expand")
+    if not expands(x.shape, shape):
+        raise _bad(op, f"{x.shape} to {shape}: only axes of size 1 expand")
     return shape, x.dtype
+
+
+@lru_cache(4096)
+def expands(have: Shape, shape: Shape) -> bool:
+    """True where only axes of size 1 are stretched."""
+    return len(have) == len(shape) and all(a in (1, b) for a, b in zip(have, shape, strict=True))
 
 
 def _permute(

@@ -20,6 +20,7 @@ from weft.ir.graph import Axes, Shape, Target
 from weft.ir.index import Int
 from weft.ir.ops import Op
 from weft.ir.placement import is_mesh
+from weft.ir.shape_rules import equally_many, expands
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
@@ -185,7 +186,7 @@ def expand(v: Value, shape: Shape) -> Value:
         have = v.node.shape
         if have == shape:
             return v
-    return _moved(v, _EXPAND, shape) if _stretches(have, shape) else apply(_EXPAND, (v,), None, shape)
+    return _moved(v, _EXPAND, shape) if expands(have, shape) else apply(_EXPAND, (v,), None, shape)
 
 
 def reshape(v: Value, shape: Shape) -> Value:
@@ -193,7 +194,7 @@ def reshape(v: Value, shape: Shape) -> Value:
     have = v.node.shape
     if have == shape:
         return v
-    return _moved(v, _RESHAPE, shape) if _as_many(have, shape) else apply(_RESHAPE, (v,), None, shape)
+    return _moved(v, _RESHAPE, shape) if equally_many(have, shape) else apply(_RESHAPE, (v,), None, shape)
 
 
 _EXPAND, _RESHAPE = Op.EXPAND, Op.RESHAPE
@@ -205,26 +206,6 @@ def _moved(v: Value, op: Op, shape: Shape) -> Value:
     if node.device is None or node.op is op is _RESHAPE:
         return apply(op, (v,), None, shape)
     return record(graph.intern(op, (node,), None, shape, node.dtype, node.device), op, None, (v,))
-
-
-@lru_cache(4096)
-def _stretches(have: Shape, shape: Shape) -> bool:
-    """True where sizes are known, and those of `have` are 1 or those of `shape`."""
-    return (
-        len(have) == len(shape)
-        and _known((*have, *shape))
-        and all(n in (1, m) for n, m in zip(have, shape, strict=True))
-    )
-
-
-@lru_cache(4096)
-def _as_many(have: Shape, shape: Shape) -> bool:
-    """True where sizes are known, and those of both shapes have the same product."""
-    return _known((*have, *shape)) and graph.elements(have) == graph.elements(shape)
-
-
-def _known(sizes: Shape) -> bool:
-    return all(isinstance(n, int) and n >= 0 for n in sizes)
 
 
 _BY_WAY_OF = {int8: int32, int16: int32, uint8: int32, uint16: int32, uint32: int64}
