@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast
 
 from weft.core.functional.dropouts import check_probability
-from weft.core.grad.scan import scan
+from weft.core.grad.scan import named_scan
 from weft.core.layout.creation import arange, empty, tensor, zeros
 from weft.core.layout.movement import cat, stack
 from weft.core.pointwise.elementwise import tanh, where
@@ -243,17 +243,21 @@ class RNNBase(Module):
             until = tensor(list(lengths), device=x.device)
             masked = (until > arange(x.shape[0], device=x.device).unsqueeze(1)).unsqueeze(-1)
 
-        def next_state(state: State, row: tuple[Tensor, Tensor | None]) -> tuple[State, Tensor]:
+        def next_state(
+            state: State, row: tuple[Tensor, Tensor | None], uses: Sequence[Tensor]
+        ) -> tuple[State, Tensor]:
             gates, here = row
-            new = step(gates, state, weight, bias_hh)
+            new = step(gates, state, uses[0], None if bias_hh is None else uses[1])
             if project is not None:
-                new = (F.linear(new[0], project), *new[1:])
+                new = (F.linear(new[0], uses[-1]), *new[1:])
             if here is not None:
                 new = tuple(where(here, a, b) for a, b in zip(new, state, strict=True))
             return new, new[0]
 
         start = tuple(s.to(shares.dtype) for s in state)
-        end, outs = scan(next_state, start, (shares, masked), reverse=backwards)
+        uses = [t for t in (weight, bias_hh, project) if t is not None]
+        name = self.mode, bias_hh is None, project is None, masked is None
+        end, outs = named_scan(next_state, name, uses, start, (shares, masked), backwards)
         return outs, end
 
     def extra_repr(self) -> str:

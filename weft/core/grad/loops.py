@@ -18,16 +18,26 @@ from dataclasses import field
 from functools import partial
 from typing import TypeAlias
 
+from weft import settings
 from weft.autograd.batching import batched, placeholder, spread
-from weft.autograd.context import default_device, device_of_files, grad_enabled, switched
+from weft.autograd.context import (
+    Context,
+    context,
+    default_device,
+    device_of_files,
+    grad_enabled,
+    switched,
+)
 from weft.autograd.ops import reshape, sum_
 from weft.autograd.reverse import gradients, tape
 from weft.autograd.value import Value, apply
 from weft.core.args import broadcast as bc
 from weft.core.composed.composite import without_calls
 from weft.core.grad.function import several_results
+from weft.core.grad.named_steps import KnownStep, NamedStep, keep, known_step
 from weft.core.grad.repeated_loops import Known, Recorded, known
 from weft.ir import dtypes, graph
+from weft.ir.errors import IRError
 from weft.ir.graph import Axes, Box, Node, Padding, elements, toposort
 from weft.ir.loop_body import Body, LoopNode, Part, in_memory, normal
 from weft.ir.ops import MOVEMENT, REDUCE, Op
@@ -46,6 +56,34 @@ def loop(
     fn: Fn, init: Sequence[Value], xs: Sequence[Value], length: int, reverse: bool
 ) -> tuple[list[Value], list[Value]]:
     """The last carries, and the stacked results. Sizes are known, and `length` is at least 1."""
+    trace = _traced(fn, init, xs, length, reverse)
+    return _laid_out(fn, init, xs, length, reverse) if trace is None else trace.run()
+
+
+@without_calls
+def named_loop(
+    step: NamedStep, init: Sequence[Value], xs: Sequence[Value], length: int, reverse: bool
+) -> tuple[list[Value], list[Value]]:
+    """As `loop`, for a step that follows from its name: where it is known, it is not traced."""
+    key = step.key(init, xs, reverse)
+    known = None if key is None else known_step(key)
+    if known is not None:
+        named = _Named(step, known, tuple(init), tuple(xs), length, reverse, context())
+        if settings.verify():
+            named.check()
+        return named.run()
+    trace = _traced(step.on_values, init, xs, length, reverse)
+    if trace is None:
+        return _laid_out(step.on_values, init, xs, length, reverse)
+    results = trace.run()
+    found = trace.known and trace.found(step)
+    if key is not None and found is not None:
+        keep(key, found)
+    return results
+
+
+def _traced(fn: Fn, init: Sequence[Value], xs: Sequence[Value], length: int, reverse: bool) -> _Trace | None:
+    """A step on placeholders; None where the steps have to be laid out."""
     device = next((v.node.device for v in (*init, *xs) if v.node.device is not None), default_device())
     records = grad_enabled()
     carries = [_placeholder(v.shape, v, device, records and v.dtype.is_float) for v in init]
@@ -54,9 +92,91 @@ def loop(
         nexts, outs = fn(list(carries), list(slices))
     given = {v.node for v in (*carries, *slices)}
     if not _is_plain([v.node for v in (*nexts, *outs)], given):
-        return _laid_out(fn, init, xs, length, reverse)
-    trace = _Trace(fn, tuple(init), tuple(xs), carries, slices, nexts, outs, length, reverse)
-    return trace.run(records)
+        return None
+    return _Trace(fn, tuple(init), tuple(xs), carries, slices, nexts, outs, length, reverse)
+
+
+@dataclass(slots=True)
+class _Named:
+    """A loop whose step is known. It is traced, as it would have been, where its recording has no answer."""
+
+    step: NamedStep
+    known: KnownStep
+    init: tuple[Value, ...]
+    xs: tuple[Value, ...]
+    length: int
+    reverse: bool
+    modes: Context
+    trace: _Trace | None = None
+
+    def traced(self) -> _Trace:
+        """The trace of the step, in the modes that there were."""
+        if self.trace is None:
+            with switched(**self.modes._asdict()):
+                trace = _traced(self.step.on_values, self.init, self.xs, self.length, self.reverse)
+                assert trace is not None
+                trace.follow()
+            trace.known = self.step.on(self.known)
+            self.trace = trace
+        return self.trace
+
+    def check(self) -> None:
+        """IRError where the step is not what it was: it reads what is not part of its key."""
+        trace = _traced(self.step.on_values, self.init, self.xs, self.length, self.reverse)
+        if trace is not None:
+            trace.run()
+        if trace is None or trace.known is None or trace.found(self.step) != self.known:
+            raise IRError(
+                f"{self.step.name} does not take the step that it took with what is like it", "named_loop"
+            )
+
+    def run(self) -> tuple[list[Value], list[Value]]:
+        """The results, with their gradient if there is one."""
+        known = self.known
+        given = [in_memory(v.node) for v in (*self.init, *self.xs)]
+        made = self.step.on(known).results(given, self.length, lambda n: self.traced().recorded(n))
+        if made is None:
+            return self.traced().run()
+        values = [Value(n) for n in made if n is not None]
+        captured = [self.step.uses[k] for k in known.captured]
+        inputs = (*self.init, *self.xs, *captured)
+        finals, stacks = values[: known.carries], values[known.carries :]
+        return _with_gradient(finals, stacks, known.live, known.live_outs, inputs, self.pull_back)
+
+    @without_calls
+    def pull_back(self, grads: Sequence[Value | None]) -> tuple[Value | None, ...]:
+        """As the trace's."""
+        if grad_enabled():
+            return self.traced().pull_back(grads)
+        asked = [g is not None for g in grads]
+        given = [in_memory(v.node) for v in (*self.init, *self.xs)]
+        nodes = [None if g is None else in_memory(g.node) for g in grads]
+        made = self.step.on(self.known).gradients(
+            given, nodes, self.length, lambda n: self.traced().recorded_gradients(asked, n)
+        )
+        if made is None:
+            return self.traced().pull_back(grads)
+        return tuple([None if n is None else Value(n) for n in made])
+
+
+def _with_gradient(
+    finals: list[Value],
+    stacks: list[Value],
+    live: Sequence[int],
+    live_outs: Sequence[int],
+    inputs: tuple[Value, ...],
+    rule: Callable[[Sequence[Value | None]], tuple[Value | None, ...]],
+) -> tuple[list[Value], list[Value]]:
+    """The results, those of them that gradients flow through with the gradient that they have together."""
+    given = [finals[i] for i in live] + [stacks[k] for k in live_outs]
+    if given:
+        done = several_results(given, inputs, rule, False)
+        ends = iter([v for v in done if v is not None])
+        for i in live:
+            finals[i] = next(ends)
+        for k in live_outs:
+            stacks[k] = next(ends)
+    return finals, stacks
 
 
 def _placeholder(shape: graph.Shape, v: Value, device: str | None, needs_grad: bool) -> Value:
@@ -180,23 +300,16 @@ class _Trace:
                 return self.carry_rows(i, self.body.after)
         return self.result(Part.STACK, k)
 
-    def run(self, records: bool) -> tuple[list[Value], list[Value]]:
-        """The results, with their gradient if the tape `records`."""
-        order = self.follow() if records else ()
+    def run(self) -> tuple[list[Value], list[Value]]:
+        """The results, with their gradient if the tape records."""
+        order = self.follow() if grad_enabled() else ()
         flags = tuple([v.needs_grad for v in (*self.init, *self.xs)])
         facts = self.reverse, flags, tuple(self.live), tuple(self.live_outs)
         self.known = known(self.carries, self.slices, self.nexts, self.outs, order, facts)
         made = None if self.known is None else self.known.results(self.given(), self.length, self.recorded)
         finals, stacks = self.results() if made is None else self.taken_apart(made)
-        given = [finals[i] for i in self.live] + [stacks[k] for k in self.live_outs]
-        if given:
-            done = several_results(given, (*self.init, *self.xs, *self.captured), self.pull_back, False)
-            ends = iter([v for v in done if v is not None])
-            for i in self.live:
-                finals[i] = next(ends)
-            for k in self.live_outs:
-                stacks[k] = next(ends)
-        return finals, stacks
+        inputs = (*self.init, *self.xs, *self.captured)
+        return _with_gradient(finals, stacks, self.live, self.live_outs, inputs, self.pull_back)
 
     def results(self) -> tuple[list[Value], list[Value]]:
         """The results, without history; with what their gradient needs of the steps."""
@@ -215,6 +328,11 @@ class _Trace:
         return finals, [self.stack(k) for k in range(len(self.outs))]
 
     # --- as recorded
+
+    def found(self, step: NamedStep) -> KnownStep | None:
+        """What follows from the step; None where that cannot be told from its name."""
+        assert self.known is not None
+        return step.found(self.known, self.captured, self.live, self.live_outs, len(self.nexts))
 
     def given(self) -> list[Node]:
         """The nodes that the loop is applied to, as it reads them."""

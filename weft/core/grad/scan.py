@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from weft.autograd.context import grad_mode
@@ -11,6 +11,7 @@ from weft.core.args.handle import Handle, body, describe, wrap
 from weft.core.args.structure import builder
 from weft.core.execute.random_draws import draws
 from weft.core.grad import loops
+from weft.core.grad.named_steps import NamedStep
 from weft.core.layout.creation import tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir import graph
@@ -45,16 +46,44 @@ def scan(
     """
     if not callable(f):
         raise DTypeError(f"scan: expected a function, got {describe(f)}")
+    return _scanned(lambda carry, row, _uses: f(carry, row), None, (), init, xs, length, reverse)
+
+
+def named_scan(
+    f: Callable[[Any, Any, Sequence[Tensor]], tuple[Any, Any]],
+    name: Hashable,
+    uses: Sequence[Tensor],
+    init: Any,
+    xs: Any,
+    reverse: bool = False,
+) -> tuple[Any, Any]:
+    """As `scan`, for a function of weft's own that follows from its name: f(carry, x, uses) -> (carry, y), where y is a
+    tensor, and `uses` is all that it reads besides. It is not called where it is known what it does."""
+    return _scanned(f, name, uses, init, xs, None, reverse)
+
+
+def _scanned(
+    f: Callable[[Any, Any, Sequence[Tensor]], tuple[Any, Any]],
+    name: Hashable,
+    uses: Sequence[Tensor],
+    init: Any,
+    xs: Any,
+    length: int | None,
+    reverse: bool,
+) -> tuple[Any, Any]:
+    """`scan`, by name if there is one."""
     carries: list[Tensor] = []
     carry_of = builder(_as_tensors(init, "init"), lambda t: _add(t, carries))
     sliced: list[Tensor] = []
     row_of = builder(xs, lambda t: _add(t, sliced))
     count = _length(sliced, length)
-    out_of: list[Callable[[list[Any]], Any]] = []
+    out_of: list[Callable[[list[Any]], Any]] = [_first]  # as in a named step, which may not be traced
 
-    def step(c: list[Value], x: list[Value]) -> tuple[list[Value], list[Value]]:
+    def step(c: list[Value], x: list[Value], used: Sequence[Value]) -> tuple[list[Value], list[Value]]:
         with body(_changed):
-            result: Any = f(carry_of([wrap(v) for v in c]), row_of([wrap(v) for v in x]))
+            result: Any = f(
+                carry_of([wrap(v) for v in c]), row_of([wrap(v) for v in x]), [wrap(v) for v in used]
+            )
         if result.__class__ is not tuple or len(result) != 2:
             raise ArgumentError(
                 f"scan: the function must return a tuple (carry, y), got {describe(result)}; y may be None"
@@ -68,16 +97,23 @@ def scan(
 
     before = draws()
     init_values, rows = [t.value for t in carries], [t.value for t in sliced]
+    named = NamedStep(name, step, tuple([t.value for t in uses]))
     if count == 0:
-        finals, stacks = init_values, _nothing(step, init_values, rows)
+        finals, stacks = init_values, _nothing(named.on_values, init_values, rows)
+    elif name is None:
+        finals, stacks = loops.loop(named.on_values, init_values, rows, count, reverse)
     else:
-        finals, stacks = loops.loop(step, init_values, rows, count, reverse)
+        finals, stacks = loops.named_loop(named, init_values, rows, count, reverse)
     if draws() != before:
         raise ArgumentError(
             "scan: the function draws random numbers, which would be the same in every step; draw them outside, "
             "for all steps, and pass them in xs"
         )
     return carry_of([wrap(v) for v in finals]), out_of[0]([wrap(v) for v in stacks])
+
+
+def _first(given: list[Any]) -> Any:
+    return given[0]
 
 
 def _add(t: Tensor, found: list[Tensor]) -> int:
