@@ -6,7 +6,6 @@
 
 The function of such a step reads nothing but what it is given, and changes nothing.
 """
-# Tests: tests/core/grad/test_repeated_loops.py
 
 from __future__ import annotations
 
