@@ -330,7 +330,7 @@ class _Trace:
     # --- as recorded
 
     def found(self, step: NamedStep) -> KnownStep | None:
-        """What follows from the step; None where that cannot be told from its name."""
+        """The things that follow from the step; None where that cannot be told from its name."""
         assert self.known is not None
         return step.found(self.known, self.captured, self.live, self.live_outs, len(self.nexts))
 

@@ -27,7 +27,7 @@ StepOf: TypeAlias = Callable[[list[Value], list[Value], Sequence[Value]], tuple[
 
 @dataclass(frozen=True, slots=True)
 class KnownStep:
-    """What follows from a step: its recording, numbers of the used values that graphs read and that have gradients, the
+    """The things that follow from a step: its recording, numbers of the used values that graphs read and that have gradients, the
     numbers of carries and results that gradients flow through, and how many carries there are."""
 
     recording: Recording
@@ -100,7 +100,7 @@ _keeping = forkable(threading.RLock())
 
 
 def known_step(key: tuple[Hashable, ...]) -> KnownStep | None:
-    """What follows from a step like that."""
+    """The things that follow from a step like that; None where there was none."""
     return _steps.get(key)
 
 
