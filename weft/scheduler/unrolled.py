@@ -131,12 +131,12 @@ class Unrolled:
         self, pattern: tuple[Item, ...], sizes: Mapping[str, int], marks: Mapping[int, int]
     ) -> tuple[list[Step], list[KernelInfo]]:
         """The launches of a step, which are kept: the next plan has most of them, too."""
-        if any(isinstance(i, Repeat) for i in pattern):
-            return self._steps(pattern, sizes, marks)
         at = id(pattern), *marks.values()
         found = self._written.steps.get(at)
         if found is None:
-            found = self._written.steps[at] = self._steps(pattern, sizes, marks)
+            found = self._steps(pattern, sizes, marks)
+            if not any(isinstance(i, Repeat) for i in pattern):
+                self._written.steps[at] = found
         return found
 
     def _at(self, step: Step, marks: Mapping[int, int]) -> Step:

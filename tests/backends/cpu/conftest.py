@@ -12,6 +12,7 @@ import pytest
 from weft.backends.cpu import runtime
 from weft.backends.cpu.compile import compile_programs
 from weft.backends.cpu.objects import load_object
+from weft.backends.cpu.runner import Instruction
 from weft.backends.cpu.targets import Target
 from weft.backends.dummy.interpreter import interpret
 from weft.ir.dtypes import to_numpy
@@ -50,7 +51,7 @@ class Compiled:
         here = {b.name: aligned(arrays[b.name]) for b in p.params}
         values = [(variables or {})[v.name] for v in p.variables]
         slots = (*range(len(p.params)), *range(len(values)))
-        instruction = runtime.Instruction(self.code.address(name), slots)
+        instruction = Instruction(self.code.address(name), slots)
         plan = self.cpu.plan([instruction], externals=len(p.params), variables=len(values))
         plan.run([here[b.name].ctypes.data for b in p.params], values)
         return here

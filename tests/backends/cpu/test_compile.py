@@ -18,6 +18,7 @@ from weft.backends.cpu import runtime
 from weft.backends.cpu.compile import compile_parts
 from weft.backends.cpu.device import CpuDevice, joined, parts
 from weft.backends.cpu.render import render_parts
+from weft.backends.cpu.runner import Instruction
 from weft.backends.cpu.targets import LLVMError
 from weft.backends.registry import open_device
 from weft.ir import dtypes
@@ -52,7 +53,7 @@ def cpu() -> CpuDevice:
 
 def result(code: devices.CpuCode) -> list[float]:
     arrays = np.arange(SIZE, dtype=np.float32), np.zeros(SIZE, np.float32)
-    plan = runtime.open_runtime().plan([runtime.Instruction(code.address, (0, 1))], externals=2)
+    plan = runtime.open_runtime().plan([Instruction(code.address, (0, 1))], externals=2)
     plan.run([a.ctypes.data for a in arrays])
     return arrays[1].tolist()
 
@@ -167,6 +168,7 @@ AT_THE_END = """
 import atexit
 import weft
 from weft.backends.cpu import compile as compiling
+from weft.backends.cpu.runner import Instruction
 
 render = compiling.render_parts
 compiling.render_parts, compiling.usable_threads = lambda p, t: render(p, t, 1), lambda: (0, 1)

@@ -41,7 +41,7 @@ from .allocator import SMALL_BYTES, Borrowed, MemoryBlock, Portion, size_class
 from .detected import version
 from .machine import Machine, host, levels, portable, usable_threads
 from .objects import Loaded, load_objects
-from .runner import Instruction, NativePlan
+from .runner import NativePlan
 from .runtime import Runtime, open_runtime
 from .targets import DEFAULT_OPTIMIZATION, LLVMError, Optimization, Target
 
@@ -88,8 +88,8 @@ class CpuExecutable:
         self._device, self._commands = device, commands
         runner = device.runtime.runner
         addresses = [c.address for c in codes]
-        instructions = [
-            Instruction(addresses[step.program], step.slots + step.variables)
+        instructions = [  # plain pairs: a loop's plan has hundreds, and another for each number of steps
+            (addresses[step.program], step.slots + step.variables)
             if isinstance(step, Launch)
             else runner.copy_instruction(step.target, step.source, step.nbytes)
             for step in commands.steps

@@ -13,6 +13,7 @@ import struct
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 from weft.backends.direct import DirectRun, Route, Source
@@ -95,7 +96,7 @@ class NativePlan:
         self,
         functions: RunnerFunctions,
         pool: Pool,
-        instructions: Sequence[Instruction],
+        instructions: Sequence[tuple[int, tuple[int, ...]]],
         pointers: Sequence[int] = (),
         *,
         externals: int = 0,
@@ -115,8 +116,9 @@ class NativePlan:
         struct.pack_into(f"={len(pointers)}Q", self._memory, (variables + externals) * _WORD, *pointers)
         self._pack = struct.Struct(f"={variables}q{externals}Q").pack_into
         self._pack_variables = struct.Struct(f"={variables}q").pack_into
-        self._slots = array("i", [slot for _, slots in instructions for slot in slots])
-        self._instructions = array("Q", self._encode(instructions))
+        kernels, slots = zip(*instructions, strict=True) if instructions else ((), ())
+        self._slots = array("i", chain.from_iterable(slots))
+        self._instructions = self._encoded(kernels, slots)
         record = (base + variables * _WORD, self._instructions.buffer_info()[0], self.count, base, 0)
         self.record = array("Q", record)
         """The arguments of the native call; the last is how often it was made."""
@@ -146,13 +148,12 @@ class NativePlan:
         keep = (self._keep, self._slots, self._instructions, self._memory)
         return self._direct.function(instructions, sources, arguments, self._tail, holds, stamp, route, keep)
 
-    def _encode(self, instructions: Sequence[Instruction]) -> list[int]:
-        words: list[int] = []
-        at = self._slots.buffer_info()[0]
+    def _encoded(self, kernels: Sequence[int], slots: Sequence[Sequence[int]]) -> array[int]:
+        """The kernels' addresses, each before that of its slots."""
         size = self._slots.itemsize
-        for kernel, slots in instructions:
-            words += (kernel, at)
-            at += size * len(slots)
+        ends = accumulate([size * len(s) for s in slots], initial=self._slots.buffer_info()[0])
+        words = array("Q", bytes(2 * _WORD * len(kernels)))
+        words[::2], words[1::2] = array("Q", kernels), array("Q", list(ends)[:-1])
         return words
 
     def run(self, externals: Iterable[int] = (), variables: Sequence[int] = ()) -> None:

@@ -22,7 +22,7 @@ from .machine import Machine, host
 from .native import EXPORTS, runtime_ir
 from .objects import Loaded, load_object
 from .pool import Pool, PoolFunctions, guard
-from .runner import Instruction, NativePlan, RunnerFunctions
+from .runner import NativePlan, RunnerFunctions
 from .targets import Optimization, Target
 
 Builder = Callable[[str, Target, Optimization], bytes]
@@ -46,7 +46,7 @@ class Runtime:
 
     def plan(
         self,
-        instructions: Sequence[Instruction],
+        instructions: Sequence[tuple[int, tuple[int, ...]]],
         pointers: Sequence[int] = (),
         *,
         externals: int = 0,

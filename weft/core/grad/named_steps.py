@@ -27,8 +27,8 @@ StepOf: TypeAlias = Callable[[list[Value], list[Value], Sequence[Value]], tuple[
 
 @dataclass(frozen=True, slots=True)
 class KnownStep:
-    """The things that follow from a step: its recording, numbers of the used values that graphs read and that have gradients, the
-    numbers of carries and results that gradients flow through, and how many carries there are."""
+    """The things that follow from a step: its recording; which used values graphs read, and which have gradients; the
+    carries and results that gradients flow through; and how many carries there are."""
 
     recording: Recording
     outside: tuple[int, ...]
