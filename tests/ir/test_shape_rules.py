@@ -10,6 +10,7 @@ import pytest
 import weft
 from weft.ir import dtypes
 from weft.ir.dtypes import DType, to_numpy
+from weft.ir.errors import IRError
 from weft.ir.graph import Axes, apply, buffer, const
 from weft.ir.ops import Op
 
@@ -56,3 +57,13 @@ def test_huge_constants_are_summed_at_once() -> None:
     assert weft.ones(10**6, 10**6, 10**6).sum().item() == np.float32(1e18)
     assert weft.ones(1000, 1000, dtype=weft.float16).sum().item() == math.inf
     assert weft.full((2**40,), 3, dtype=weft.int32).sum(dtype=weft.int32).item() == 3 * 2**40 % 2**32
+
+
+def test_only_axes_of_one_element_expand() -> None:
+    x = buffer((1, 3), dtypes.float32, "cpu:0", None)
+    assert apply(Op.EXPAND, (x,), None, (4, 3)).shape == (4, 3)
+    for shape in ((1, 4), (3, 1), (2, 3, 3), (3,)):
+        with pytest.raises(IRError, match="only axes of size 1 expand|the ranks differ"):
+            apply(Op.EXPAND, (x,), None, shape)
+    with pytest.raises(IRError):
+        apply(Op.RESHAPE, (x,), None, (4,))

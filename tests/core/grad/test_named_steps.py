@@ -68,7 +68,8 @@ def test_a_step_that_is_known_is_not_traced(unverified: None) -> None:
 
 def test_what_is_given_makes_another_step(unverified: None) -> None:
     rng = np.random.default_rng(1)
-    for needs in ((True, True, True), (False, True, True), (True, False, True), (True, True, False)):
+    some = ((False, True, True), (True, False, True), (True, True, False))
+    for needs in (*some, (True, True, True), *some):
         for shape in ((3, 4), (2, 4), (3, 4)):
             for _ in range(4):
                 xs, w, v = _leaf(rng, 6, *shape), _leaf(rng, 4, 4), _leaf(rng, 4)
@@ -79,6 +80,42 @@ def test_what_is_given_makes_another_step(unverified: None) -> None:
                 with weft.no_grad():
                     end, ys = named_scan(_cell, "cell", (w, v), c, xs)
                 assert not end.requires_grad and not ys.requires_grad
+
+
+def test_rows_of_another_shape_make_another_step(unverified: None) -> None:
+    rng = np.random.default_rng(6)
+    for shape in ((3, 4), (1, 4), (4,), (3, 1)):
+        for _ in range(4):
+            xs, w, v = _leaf(rng, 6, *shape), _leaf(rng, 4, 4), _leaf(rng, 4)
+            _same(_results(xs, w, v), _results(xs, w, v, None))
+
+
+def test_gradients_of_what_a_loop_begins_with(unverified: None) -> None:
+    rng = np.random.default_rng(7)
+    for k in range(8):
+        found: list[np.ndarray] = []
+        xs, w, v, c = _leaf(rng, 6, 3, 4), _leaf(rng, 4, 4), _leaf(rng, 4), _leaf(rng, 3, 4)
+        c = c if k > 3 else c.detach()
+        for name in ("cell", None):
+            end = _results(xs, w, v, name, c)[0]
+            if k > 3:
+                found.append(weft.autograd.grad(end.sum(), [c])[0].numpy())
+        if found:
+            np.testing.assert_array_equal(*found)
+
+
+def test_movements_and_twins_are_no_known_step() -> None:
+    """Graphs read what a movement is of, and one tensor once: where forms are verified, that would be found."""
+    rng = np.random.default_rng(8)
+    w, v, wide = _leaf(rng, 4, 4), _leaf(rng, 4), _leaf(rng, 16)
+    for used in (*((w, v),) * 3, (w.T, v), (wide.reshape(4, 4), v), (w.T.realize(), v), (w, v.flip(0))):
+        named_scan(_cell, "cell", used, weft.zeros(3, 4, dtype=weft.float64), _leaf(rng, 5, 3, 4))
+
+    def twice(c: Tensor, x: Tensor, uses: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        return c @ uses[0] + x @ uses[1], x
+
+    for used in (*((w, _leaf(rng, 4, 4)),) * 3, (w, w)):
+        named_scan(twice, "twice", used, weft.zeros(3, 4, dtype=weft.float64), _leaf(rng, 5, 3, 4))
 
 
 def test_movements_and_tensors_that_are_used_twice_are_traced(unverified: None) -> None:

@@ -76,7 +76,7 @@ class NamedStep:
     ) -> KnownStep | None:
         """The things that a trace has found; None where it reads what is not among the values used."""
         nodes, values = [v.node for v in self.uses], list(self.uses)
-        if not all(n in nodes for n in known.outside) or not all(v in values for v in captured):
+        if not all(n in nodes for n in known.outside):
             return None
         return KnownStep(
             known.recording,
