@@ -108,8 +108,17 @@ def test_movements_and_twins_are_no_known_step() -> None:
     """Graphs read what a movement is of, and one tensor once: where forms are verified, that would be found."""
     rng = np.random.default_rng(8)
     w, v, wide = _leaf(rng, 4, 4), _leaf(rng, 4), _leaf(rng, 16)
-    for used in (*((w, v),) * 3, (w.T, v), (wide.reshape(4, 4), v), (w.T.realize(), v), (w, v.flip(0))):
-        named_scan(_cell, "cell", used, weft.zeros(3, 4, dtype=weft.float64), _leaf(rng, 5, 3, 4))
+    moved = (
+        (w.T, v),
+        (wide.reshape(4, 4), v),
+        (w.T.realize(), v),
+        (w, v.flip(0)),
+        (wide.reshape(2, 8).reshape(4, 4), v),
+    )
+    for grad in (True, False):
+        for used in (*((w, v),) * 3, *moved):
+            with weft.set_grad_enabled(grad):
+                named_scan(_cell, "cell", used, weft.zeros(3, 4, dtype=weft.float64), _leaf(rng, 5, 3, 4))
 
     def twice(c: Tensor, x: Tensor, uses: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         return c @ uses[0] + x @ uses[1], x

@@ -76,7 +76,7 @@ def named_loop(
     if trace is None:
         return _laid_out(step.on_values, init, xs, length, reverse)
     results = trace.run()
-    found = trace.known and trace.found(step)
+    found = None if key is None or trace.known is None else trace.found(step)
     if key is not None and found is not None:
         keep(key, found)
     return results
