@@ -108,7 +108,7 @@ def test_movements_and_twins_are_no_known_step() -> None:
     """Graphs read what a movement is of, and one tensor once: where forms are verified, that would be found."""
     rng = np.random.default_rng(8)
     leaves = [_leaf(rng, *shape) for shape in ((4, 4), (4,), (16,))]
-    for w, v, wide in (leaves, [t.detach() for t in leaves]):
+    for w, v, wide in (leaves, [weft.tensor(t.detach().numpy()) for t in leaves]):
         moved = (w.T, v), (wide.reshape(4, 4), v), (w.T.realize(), v), (w, v.flip(0))
         for used in (*((w, v),) * 3, *moved):
             named_scan(_cell, "cell", used, weft.zeros(3, 4, dtype=weft.float64), _leaf(rng, 5, 3, 4))
