@@ -512,10 +512,8 @@ def adaptive_mean(op: str, rank: int, input: Tensor, output_size: Sizes) -> Tens
     sizes = _sizes(op, rank, v, output_size)
     if any(m == 0 for _, _, m in sizes):
         return wrap(zero_gradient(bc.scalar(0, v.dtype, _pooled_shape(op, rank, v, output_size)), v))
-    mean = (
-        _mean_of_parts if any(n % m for _, n, m in sizes) else _means
-    )  # few nodes, where the parts are alike
-    return mean(input, *(i for axis in sizes for i in axis))
+    alike = all(n % m == 0 for _, n, m in sizes)  # few nodes: a call would save nothing
+    return (_means if alike else _recorded_means)(input, *(i for axis in sizes for i in axis))
 
 
 def _means(input: Tensor, *sizes: int) -> Tensor:
@@ -535,7 +533,7 @@ def _means(input: Tensor, *sizes: int) -> Tensor:
     return wrap(bc.cast(x.value, v.dtype))
 
 
-_mean_of_parts = composite(rounds_once=False)(_means)
+_recorded_means = composite(rounds_once=False)(_means)
 
 
 def _pooled_shape(op: str, rank: int, v: Value, output_size: Sizes) -> Shape:

@@ -265,15 +265,14 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
     _label_sizes(equation, inputs, values)
     if len(tensors) == 1 and set(output) == set(inputs[0]):
         return _rearranged(tensors[0], (inputs[0], output))
-    return _contracted(equation, *tensors)
+    return _contracted(",".join(inputs), output, *tensors)
 
 
 @composite(rounds_once=False)
-def _contracted(equation: str, *operands: Tensor) -> Tensor:
-    """The sum of products of operands that fit the equation."""
-    values = [x.value for x in operands]
-    inputs, output = _parse(equation, [v.shape for v in values])
-    size = _label_sizes(equation, inputs, values)
+def _contracted(left: str, output: str, *operands: Tensor) -> Tensor:
+    """The sum of products of operands with such labels, which fit."""
+    values, inputs = [x.value for x in operands], left.split(",")
+    size = _label_sizes(left, inputs, values)
     terms = [_diagonals(v, labels) for v, labels in zip(values, inputs, strict=True)]
     v, labels = terms[0]
     for i, (other, other_labels) in enumerate(terms[1:], 1):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from functools import partial
+from functools import cache, partial
 from typing import TypeAlias
 
 from weft import settings
@@ -34,7 +34,7 @@ from weft.autograd.value import Value, apply
 from weft.core.args import broadcast as bc
 from weft.core.composed.composite import without_calls
 from weft.core.grad.function import several_results
-from weft.core.grad.named_steps import KnownStep, NamedStep, keep, known_step
+from weft.core.grad.named_steps import KnownStep, Step, keep, known_step
 from weft.core.grad.repeated_loops import Known, Recorded, known
 from weft.ir import dtypes, graph
 from weft.ir.errors import IRError
@@ -51,35 +51,65 @@ _KEPT = REDUCE | {Op.SCATTER, Op.LOOP}
 """The ops whose results the backward loop reads from the forward one and does not compute again."""
 
 
-@without_calls
 def loop(
     fn: Fn, init: Sequence[Value], xs: Sequence[Value], length: int, reverse: bool
 ) -> tuple[list[Value], list[Value]]:
     """The last carries, and the stacked results. Sizes are known, and `length` is at least 1."""
-    trace = _traced(fn, init, xs, length, reverse)
-    return _laid_out(fn, init, xs, length, reverse) if trace is None else trace.run()
+    return loop_by(Step(None, lambda carries, rows, _uses: fn(carries, rows), ()), init, xs, length, reverse)
 
 
 @without_calls
-def named_loop(
-    step: NamedStep, init: Sequence[Value], xs: Sequence[Value], length: int, reverse: bool
+def loop_by(
+    step: Step, init: Sequence[Value], xs: Sequence[Value], length: int, reverse: bool
 ) -> tuple[list[Value], list[Value]]:
-    """As `loop`, for a step that follows from its name: where it is known, it is not traced."""
+    """The same, by a step that may have a name: where it is known what follows from that, it is not traced."""
     key = step.key(init, xs, reverse)
-    known = None if key is None else known_step(key)
-    if known is not None:
-        named = _Named(step, known, tuple(init), tuple(xs), length, reverse, context())
+    there = None if key is None else known_step(key)
+    if there is not None:
         if settings.verify():
-            named.check()
-        return named.run()
+            _check(step, there, init, xs, length, reverse)
+        trace = cache(partial(_traced_late, step, there, init, xs, length, reverse, context()))
+        captured = [step.uses[k] for k in there.captured]
+        return _Applied(
+            init, xs, length, captured, there.live, there.live_outs, there.carries, step.on(there), trace
+        ).run()
     trace = _traced(step.on_values, init, xs, length, reverse)
     if trace is None:
         return _laid_out(step.on_values, init, xs, length, reverse)
     results = trace.run()
-    found = None if key is None or trace.known is None else trace.found(step)
+    found = None if key is None else trace.found(step)
     if key is not None and found is not None:
         keep(key, found)
     return results
+
+
+def _traced_late(
+    step: Step,
+    there: KnownStep,
+    init: Sequence[Value],
+    xs: Sequence[Value],
+    length: int,
+    reverse: bool,
+    modes: Context,
+) -> _Trace:
+    """The trace of a known step, in the modes that the loop was made in."""
+    with switched(**{name: mode for name, mode in modes._asdict().items() if name not in ("trace", "watch")}):
+        trace = _traced(step.on_values, init, xs, length, reverse)
+        assert trace is not None
+        trace.follow()
+    trace.known = step.on(there)
+    return trace
+
+
+def _check(
+    step: Step, there: KnownStep, init: Sequence[Value], xs: Sequence[Value], length: int, reverse: bool
+) -> None:
+    """IRError where a step is not what it was: it reads what is not part of its key."""
+    trace = _traced(step.on_values, init, xs, length, reverse)
+    if trace is not None:
+        trace.run()
+    if trace is None or trace.found(step) != there:
+        raise IRError(f"{step.name} does not take the step that it took with what is like it", "loop_by")
 
 
 def _traced(fn: Fn, init: Sequence[Value], xs: Sequence[Value], length: int, reverse: bool) -> _Trace | None:
@@ -97,86 +127,62 @@ def _traced(fn: Fn, init: Sequence[Value], xs: Sequence[Value], length: int, rev
 
 
 @dataclass(slots=True)
-class _Named:
-    """A loop whose step is known. It is traced, as it would have been, where its recording has no answer."""
+class _Applied:
+    """A step and what it is applied to. Results and gradients are built from what is recorded, if it is `known`, and
+    are those of its `trace` where there is no answer."""
 
-    step: NamedStep
-    known: KnownStep
-    init: tuple[Value, ...]
-    xs: tuple[Value, ...]
+    init: Sequence[Value]
+    xs: Sequence[Value]
     length: int
-    reverse: bool
-    modes: Context
-    trace: _Trace | None = None
+    captured: Sequence[Value]
+    live: Sequence[int]
+    live_outs: Sequence[int]
+    carries: int
+    known: Known | None
+    trace: Callable[[], _Trace]
 
-    def traced(self) -> _Trace:
-        """The trace of the step, in the modes that there were."""
-        if self.trace is None:
-            with switched(**self.modes._asdict()):
-                trace = _traced(self.step.on_values, self.init, self.xs, self.length, self.reverse)
-                assert trace is not None
-                trace.follow()
-            trace.known = self.step.on(self.known)
-            self.trace = trace
-        return self.trace
-
-    def check(self) -> None:
-        """IRError where the step is not what it was: it reads what is not part of its key."""
-        trace = _traced(self.step.on_values, self.init, self.xs, self.length, self.reverse)
-        if trace is not None:
-            trace.run()
-        if trace is None or trace.known is None or trace.found(self.step) != self.known:
-            raise IRError(
-                f"{self.step.name} does not take the step that it took with what is like it", "named_loop"
-            )
+    def given(self) -> list[Node]:
+        """The nodes that the loop is applied to, as it reads them."""
+        return [in_memory(v.node) for v in (*self.init, *self.xs)]
 
     def run(self) -> tuple[list[Value], list[Value]]:
-        """The results, with their gradient if there is one."""
-        known = self.known
-        given = [in_memory(v.node) for v in (*self.init, *self.xs)]
-        made = self.step.on(known).results(given, self.length, lambda n: self.traced().recorded(n))
+        """The results, those of them that gradients flow through with the gradient that they have together."""
+        finals, stacks = self.results()
+        some = [finals[i] for i in self.live] + [stacks[k] for k in self.live_outs]
+        if some:
+            done = several_results(some, (*self.init, *self.xs, *self.captured), self.pull_back, False)
+            ends = iter([v for v in done if v is not None])
+            for i in self.live:
+                finals[i] = next(ends)
+            for k in self.live_outs:
+                stacks[k] = next(ends)
+        return finals, stacks
+
+    def results(self) -> tuple[list[Value], list[Value]]:
+        """The last carries, and the stacked results, without history."""
+        made = None
+        if self.known is not None:
+            made = self.known.results(self.given(), self.length, lambda n: self.trace().recorded(n))
         if made is None:
-            return self.traced().run()
+            return self.trace().results()
         values = [Value(n) for n in made if n is not None]
-        captured = [self.step.uses[k] for k in known.captured]
-        inputs = (*self.init, *self.xs, *captured)
-        finals, stacks = values[: known.carries], values[known.carries :]
-        return _with_gradient(finals, stacks, known.live, known.live_outs, inputs, self.pull_back)
+        return values[: self.carries], values[self.carries :]
 
     @without_calls
     def pull_back(self, grads: Sequence[Value | None]) -> tuple[Value | None, ...]:
-        """As the trace's."""
+        """The gradients of what the step is applied to, and of what it captured."""
         if grad_enabled():
-            return self.traced().pull_back(grads)
-        asked = [g is not None for g in grads]
-        given = [in_memory(v.node) for v in (*self.init, *self.xs)]
-        nodes = [None if g is None else in_memory(g.node) for g in grads]
-        made = self.step.on(self.known).gradients(
-            given, nodes, self.length, lambda n: self.traced().recorded_gradients(asked, n)
-        )
+            return self.trace().again(grads)
+        made = None
+        if self.known is not None:
+            asked = [g is not None for g in grads]
+            nodes = [None if g is None else in_memory(g.node) for g in grads]
+            made = self.known.gradients(
+                self.given(), nodes, self.length, lambda n: self.trace().recorded_gradients(asked, n)
+            )
         if made is None:
-            return self.traced().pull_back(grads)
+            return self.trace().back(grads)
         return tuple([None if n is None else Value(n) for n in made])
-
-
-def _with_gradient(
-    finals: list[Value],
-    stacks: list[Value],
-    live: Sequence[int],
-    live_outs: Sequence[int],
-    inputs: tuple[Value, ...],
-    rule: Callable[[Sequence[Value | None]], tuple[Value | None, ...]],
-) -> tuple[list[Value], list[Value]]:
-    """The results, those of them that gradients flow through with the gradient that they have together."""
-    given = [finals[i] for i in live] + [stacks[k] for k in live_outs]
-    if given:
-        done = several_results(given, inputs, rule, False)
-        ends = iter([v for v in done if v is not None])
-        for i in live:
-            finals[i] = next(ends)
-        for k in live_outs:
-            stacks[k] = next(ends)
-    return finals, stacks
 
 
 def _placeholder(shape: graph.Shape, v: Value, device: str | None, needs_grad: bool) -> Value:
@@ -306,10 +312,10 @@ class _Trace:
         flags = tuple([v.needs_grad for v in (*self.init, *self.xs)])
         facts = self.reverse, flags, tuple(self.live), tuple(self.live_outs)
         self.known = known(self.carries, self.slices, self.nexts, self.outs, order, facts)
-        made = None if self.known is None else self.known.results(self.given(), self.length, self.recorded)
-        finals, stacks = self.results() if made is None else self.taken_apart(made)
-        inputs = (*self.init, *self.xs, *self.captured)
-        return _with_gradient(finals, stacks, self.live, self.live_outs, inputs, self.pull_back)
+        return _Applied(
+            self.init, self.xs, self.length, self.captured, self.live, self.live_outs, len(self.nexts), self.known,
+            lambda: self,
+        ).run()  # fmt: skip
 
     def results(self) -> tuple[list[Value], list[Value]]:
         """The results, without history; with what their gradient needs of the steps."""
@@ -329,10 +335,10 @@ class _Trace:
 
     # --- as recorded
 
-    def found(self, step: NamedStep) -> KnownStep | None:
+    def found(self, step: Step) -> KnownStep | None:
         """The things that follow from the step; None where that cannot be told from its name."""
-        assert self.known is not None
-        return step.found(self.known, self.captured, self.live, self.live_outs, len(self.nexts))
+        known = self.known
+        return known and step.found(known, self.captured, self.live, self.live_outs, len(self.nexts))
 
     def given(self) -> list[Node]:
         """The nodes that the loop is applied to, as it reads them."""
@@ -378,11 +384,6 @@ class _Trace:
         """The nodes from outside that steps use."""
         assert self.known is not None
         return self.known.outside
-
-    def taken_apart(self, made: Sequence[Node | None]) -> tuple[list[Value], list[Value]]:
-        """The carries, and the stacked results."""
-        values = [Value(n) for n in made if n is not None]
-        return values[: len(self.nexts)], values[len(self.nexts) :]
 
     def follow(self) -> list[Value]:
         """Find what the step uses from outside, and through which carries and results gradients flow. Returned are the
@@ -490,20 +491,6 @@ class _Trace:
                 stack.extend(reversed(n.inputs))
         return found
 
-    @without_calls
-    def pull_back(self, grads: Sequence[Value | None]) -> tuple[Value | None, ...]:
-        """The gradients of what the loop was applied to, and of what it captured."""
-        if grad_enabled():
-            return self.again(*self.by_number(grads))
-        if self.known is not None:
-            asked = [g is not None for g in grads]
-            nodes = [None if g is None else in_memory(g.node) for g in grads]
-            record = partial(self.recorded_gradients, asked)
-            made = self.known.gradients(self.given(), nodes, self.length, record)
-            if made is not None:
-                return tuple([None if n is None else Value(n) for n in made])
-        return self.back(grads)
-
     def by_number(
         self, grads: Sequence[Value | None]
     ) -> tuple[dict[int, Value | None], dict[int, Value | None]]:
@@ -520,10 +507,9 @@ class _Trace:
         finals, stacks = self.by_number(grads)
         return _Back(self, finals, {k: g for k, g in stacks.items() if g is not None}).run()
 
-    def again(
-        self, finals: Mapping[int, Value | None], stacks: Mapping[int, Value | None]
-    ) -> tuple[Value | None, ...]:
+    def again(self, grads: Sequence[Value | None]) -> tuple[Value | None, ...]:
         """The same, to be differentiated itself: the steps are made again, on their carries."""
+        finals, stacks = self.by_number(grads)
         fn, live, count = self.fn, self.live, len(self.carries)
 
         def steps(carry: list[Value], x: list[Value]) -> tuple[list[Value], list[Value]]:

@@ -39,8 +39,8 @@ class KnownStep:
 
 
 @dataclass(frozen=True, slots=True)
-class NamedStep:
-    """A step's function, the name that it follows from, and the values that all steps use."""
+class Step:
+    """A step's function, and the values that all steps use. None is the name of one that does not follow from it."""
 
     name: Hashable
     function: StepOf
@@ -51,11 +51,16 @@ class NamedStep:
         return self.function(carries, rows, self.uses)
 
     def key(self, init: Sequence[Value], xs: Sequence[Value], reverse: bool) -> tuple[Hashable, ...] | None:
-        """All that a loop of the step follows from, but for the number of steps; None where it has to be traced: it is
-        traced itself, or uses what is a movement of something, which graphs read in its place."""
+        """All that a loop of the step follows from, but for the number of steps; None where it has to be traced: it has
+        no name, is traced itself, or uses what is a movement of something, which graphs read in its place."""
         now = context()
         uses = self.uses
-        if now.trace is not None or now.lifted is not None or len({v.node for v in uses}) < len(uses):
+        if (
+            self.name is None
+            or now.trace is not None
+            or now.lifted is not None
+            or len({v.node for v in uses}) < len(uses)
+        ):
             return None
         for v in uses:
             if v.op in MOVEMENT or v.node.op in _NOT_READ or v.node.device is None:

@@ -11,7 +11,7 @@ from weft.core.args.handle import Handle, body, describe, wrap
 from weft.core.args.structure import builder
 from weft.core.execute.random_draws import draws
 from weft.core.grad import loops
-from weft.core.grad.named_steps import NamedStep
+from weft.core.grad.named_steps import Step
 from weft.core.layout.creation import tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError
 from weft.ir import graph
@@ -97,13 +97,11 @@ def _scanned(
 
     before = draws()
     init_values, rows = [t.value for t in carries], [t.value for t in sliced]
-    named = NamedStep(name, step, tuple([t.value for t in uses]))
+    by = Step(name, step, tuple([t.value for t in uses]))
     if count == 0:
-        finals, stacks = init_values, _nothing(named.on_values, init_values, rows)
-    elif name is None:
-        finals, stacks = loops.loop(named.on_values, init_values, rows, count, reverse)
+        finals, stacks = init_values, _nothing(by.on_values, init_values, rows)
     else:
-        finals, stacks = loops.named_loop(named, init_values, rows, count, reverse)
+        finals, stacks = loops.loop_by(by, init_values, rows, count, reverse)
     if draws() != before:
         raise ArgumentError(
             "scan: the function draws random numbers, which would be the same in every step; draw them outside, "
