@@ -141,15 +141,24 @@ class Maker(Protocol):
         """The shape and dtype of the last row."""
         ...
 
+    def outline(self, values: tuple[int, ...]) -> Any:
+        """The rows without sizes and numbers, and these, as plans for all sizes have them."""
+        ...
+
 
 class LateTemplate(GraphTemplate):
-    """A template whose rows are made when somebody looks at them. Those of one maker for the same numbers are one
-    object, but not the one that is made of equal rows: that is its `whole`."""
+    """A template whose rows are made when somebody looks at them. It is not the one that is made of equal rows: that is
+    its `whole`."""
 
     __slots__ = ("_maker", "_root", "_values")
 
     def __init__(self, maker: Maker, values: tuple[int, ...]) -> None:
         self._maker, self._values, self._root, self._homes = maker, values, maker.root(values), None
+
+    @staticmethod
+    def by(maker: Maker, values: tuple[int, ...]) -> LateTemplate:
+        """The template for these numbers. Equal ones are not looked for: who asks keeps what it got."""
+        return type.__call__(LateTemplate, maker, values)
 
     def __getattr__(self, name: str) -> Any:
         """Make what is not there yet."""
@@ -161,6 +170,11 @@ class LateTemplate(GraphTemplate):
     @property
     def root(self) -> tuple[Shape, DType]:
         return self._root
+
+    @property
+    def outline(self) -> Any:
+        """The outline of the rows (see `scheduler.outline`), which takes no look at them."""
+        return self._maker.outline(self._values)
 
     @property
     def whole(self) -> GraphTemplate:

@@ -15,7 +15,6 @@ from dataclasses import field
 from enum import IntEnum, auto
 from functools import lru_cache
 from typing import Any, TypeAlias, cast
-from weakref import WeakKeyDictionary
 
 from weft.ir import graph
 from weft.ir.dtypes import DType
@@ -24,7 +23,7 @@ from weft.ir.graph import Along, Attrs, Box, Fill, Node, Padding, Shape
 from weft.ir.index import Int
 from weft.ir.loop_body import LoopNode, in_memory
 from weft.ir.ops import Op
-from weft.ir.template import GraphTemplate, Row
+from weft.ir.template import GraphTemplate, LateTemplate, Row
 from weft.lazy_dataclass import dataclass
 from weft.naming import own_name
 from weft.scheduler.signature import Key
@@ -195,24 +194,14 @@ def _pattern_of(shape: tuple[int, ...]) -> tuple[int, ...]:
 @lru_cache(maxsize=1024)
 def inside(template: GraphTemplate) -> Outline:
     """The outline of the rows of a recorded graph."""
-    told = _told.get(template)
-    if told is not None:
-        return told
+    if isinstance(template, LateTemplate):
+        return template.outline
     return outline_of(len(template.placeholders), template.rows, template.results)
 
 
 def outline_of(placeholders: int, rows: Sequence[Row], results: Sequence[int]) -> Outline:
     """The outline of a graph over so many placeholders."""
     return outline((*[(r.op, r.attrs, r.dtype, r.shape, *r.inputs) for r in rows], (placeholders, *results)))
-
-
-_told: WeakKeyDictionary[GraphTemplate, Outline] = WeakKeyDictionary()
-"""Outlines of graphs that were made by those of other sizes."""
-
-
-def tell(template: GraphTemplate, found: Outline) -> None:
-    """Have `inside` give this outline, which the template has."""
-    _told[template] = found
 
 
 def number_dtypes(rows: Sequence[Any]) -> Iterator[DType]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from operator import itemgetter
 
+from weft.ir.compiled_index import compiled
 from weft.ir.dtypes import DType
 from weft.ir.expr import Scalar, bits, normalize
 from weft.ir.graph import Attrs, Fill, Shape
@@ -23,7 +24,7 @@ from weft.ir.ops import Op
 from weft.ir.template import GraphTemplate, LateTemplate, Row
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.formulas import COUNTS, HALVES, POLYNOMIALS, Column, expressed
-from weft.scheduler.outline import Outline, OutlineKey, inside, is_plain, put_together, taken_apart, tell
+from weft.scheduler.outline import Outline, OutlineKey, inside, is_plain, put_together, taken_apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class SizedTemplate:
     placeholders: tuple[tuple[tuple[Int, ...], DType], ...]
     sizes: tuple[Int, ...]
     numbers: tuple[Scalar | Count, ...]
+    variables: tuple[Var, ...]
     expressions: tuple[Index, ...]
     """All that sizes are, but for those that are known."""
     known: frozenset[int]
@@ -61,8 +63,12 @@ class SizedTemplate:
     """The form of each row that sizes have a say in."""
     _counts: tuple[tuple[Count, DType], ...] = field(init=False)
     """The numbers that follow from sizes."""
-    _pick: Callable[[Sequence[int]], tuple[int, ...]] = field(init=False)
-    """Takes the sizes out of the values of the expressions, and of those that are known."""
+    _values: Callable[[Sequence[int]], tuple[int, ...]] = field(init=False)
+    """Gives the values of the expressions by those of the variables."""
+    _root: Callable[[tuple[int, ...]], Shape] = field(init=False)
+    """Takes the shape of the last row out of the values of the expressions, and of sizes that are known."""
+    _pick: Callable[[tuple[int, ...]], tuple[int, ...]] = field(init=False)
+    """Takes the sizes out of these."""
 
     def __post_init__(self) -> None:
         shapes: dict[tuple[Int, ...], int] = {}
@@ -84,6 +90,10 @@ class SizedTemplate:
         object.__setattr__(self, "_shapes", tuple(shapes))
         object.__setattr__(self, "_forms", tuple(forms))
         object.__setattr__(self, "_counts", tuple(counts))
+        object.__setattr__(self, "_values", compiled(self.expressions, self.variables))
+        last, form = self.rows[-1], forms[-1]
+        root = last.shape if form is None else tuple(shapes)[form.shape]
+        object.__setattr__(self, "_root", _picking(root, self.expressions))
         object.__setattr__(self, "_pick", _picking(self.sizes, self.expressions))
 
     @staticmethod
@@ -104,30 +114,40 @@ class SizedTemplate:
             placeholders,
             sizes,
             numbers,
+            tuple(variables),
             tuple([e for e in distinct if isinstance(e, Index)]),
             frozenset([s for s in distinct if isinstance(s, int)]),
             key,
         )
 
-    def at(self, env: Mapping[str, int]) -> GraphTemplate | None:
+    def at(self, variables: Sequence[int]) -> GraphTemplate | None:
         """The template for these values of the variables; None where sizes coincide."""
-        values = tuple([evaluate(e, env) for e in self.expressions])
+        values = self._values(variables)
         found = set(values)
         if len(found) < len(values) or min(found, default=2) < 2 or not found.isdisjoint(self.known):
             return None
-        fills = [(count.at(env, dtype).value, dtype) for count, dtype in self._counts]
-        if any(is_plain(x, dtype) for x, dtype in fills):
+        if self._counts and any(is_plain(x, dtype) for x, dtype in self._fills(values)):
             return None
-        counts = iter(fills)
-        numbers = tuple([next(counts)[0] if isinstance(x, Count) else x for x in self.numbers])
-        made = LateTemplate(self, values)
-        tell(made, Outline(self.key, self._pick(values), numbers))
-        return made
+        return LateTemplate.by(self, values)
 
     def root(self, values: tuple[int, ...]) -> tuple[Shape, DType]:
         """The shape and dtype of the last row."""
-        last, form = self.rows[-1], self._forms[-1]
-        return (last.shape if form is None else self._known(values)(self._shapes[form.shape])), last.dtype
+        return self._root(values), self.rows[-1].dtype
+
+    def outline(self, values: tuple[int, ...]) -> Outline:
+        """The outline of the rows for these values of the expressions."""
+        counts = iter(self._fills(values))
+        numbers = tuple([next(counts)[0] if isinstance(x, Count) else x for x in self.numbers])
+        return Outline(self.key, self._pick(values), numbers)
+
+    def _fills(self, values: tuple[int, ...]) -> list[tuple[Scalar, DType]]:
+        """The numbers that follow from sizes."""
+        env = self._env(values)
+        return [(count.at(env, dtype).value, dtype) for count, dtype in self._counts]
+
+    def _env(self, values: tuple[int, ...]) -> dict[str, int]:
+        """The values of the variables, which are expressions as well, by name."""
+        return {e.name: n for e, n in zip(self.expressions, values, strict=True) if isinstance(e, Var)}
 
     def _known(self, values: tuple[int, ...]) -> Callable[[tuple[Int, ...]], tuple[int, ...]]:
         value = dict(zip(self.expressions, values, strict=True))
@@ -143,7 +163,7 @@ class SizedTemplate:
         """The placeholders, rows and results for these values of the expressions."""
         known = self._known(values)
         shapes = list(map(known, self._shapes))
-        env = {e.name: n for e, n in zip(self.expressions, values, strict=True) if isinstance(e, Var)}
+        env = self._env(values)
         rows: list[Row] = []
         for r, form in zip(self.rows, self._forms, strict=True):
             if form is None:
@@ -161,12 +181,12 @@ class SizedTemplate:
 
 def _picking(
     sizes: tuple[Int, ...], expressions: tuple[Index, ...]
-) -> Callable[[Sequence[int]], tuple[int, ...]]:
+) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
     """A function that takes the sizes out of the values of the expressions."""
     known = tuple(dict.fromkeys([s for s in sizes if isinstance(s, int)]))
     place = {s: k for k, s in enumerate((*expressions, *known))}
-    take = itemgetter(*[place[s] for s in sizes], *([0, 0] if len(sizes) < 2 else []))
     count = len(sizes)
+    take = itemgetter(*[place[s] for s in sizes], *([0, 0] if count < 2 else []))
     return lambda values: take((*values, *known))[:count] if count < 2 else take((*values, *known))
 
 

@@ -37,9 +37,9 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[s
     found: list[str] = []
     record, gradients = composite._record, composite._Result.record_gradients
 
-    def count(entry: Any, values: Any) -> Any:
+    def count(entry: Any) -> Any:
         found.append(entry.function.__name__)
-        return record(entry, values)
+        return record(entry)
 
     def count_gradients(result: Any) -> None:
         found.append(f"gradients of {result.entry.function.__name__}")
@@ -302,9 +302,9 @@ import numpy as np
 import weft
 from weft.core.composed import composite
 count, record = [0], composite._record
-def counted(entry, values):
+def counted(entry):
     count[0] += 1
-    return record(entry, values)
+    return record(entry)
 composite._record = counted
 rng = np.random.default_rng(0)
 net = weft.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)

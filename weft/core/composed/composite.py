@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeAlias, TypeVar, cast, overload
 
 from weft import settings
 from weft.autograd.context import context, grad_enabled, grad_mode, switched
@@ -41,6 +41,7 @@ from weft.ir.calls import Given, GraphCall, recorded
 from weft.ir.dtypes import DType
 from weft.ir.errors import IRError
 from weft.ir.forks import forkable
+from weft.ir.graph import Shape
 from weft.ir.ops import Op
 from weft.lazy_dataclass import dataclass
 
@@ -82,7 +83,10 @@ class _Entry:
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    given: tuple[_Given, ...] = ()
+    """Its tensors."""
     records: tuple[Value, ...] = ()
+    """Placeholders for these, on which it was recorded; none where its calls are made of those of other sizes."""
     results: tuple[_Result, ...] = ()
     several: Callable[[list[Any]], Any] | None = None
     dtype: DType | None = None
@@ -90,8 +94,6 @@ class _Entry:
     grad: bool = False
     """True where it was recorded in grad mode."""
     family: _Family | None = None
-    made: bool = False
-    """True where the results are placeholders, as calls are made of those of other sizes: see `record`."""
     used: int = 0
     """The time of its last use: a number that grows."""
     checked_in: int = 0
@@ -109,16 +111,31 @@ class _Entry:
     def at(self, sizes: Sizes) -> _Entry:
         """The function recorded at other sizes, in the modes of its first recording: gradients are asked for later."""
         with switched(grad=self.grad, dtype=self.dtype):
-            again = _Entry(self.function, self.args, self.kwargs, grad=self.grad)
-            return _record(again, _resized(self.records, sizes))
+            return _record(self.again(_resized(self.given, sizes)))
 
-    def record(self) -> None:
-        """Record what was made without recording, since somebody has to know how results are made."""
-        again = self.at(_sizes(self.records))
-        if len(again.results) == len(self.results):
-            self.records, self.made = again.records, False
+    def again(self, given: tuple[_Given, ...]) -> _Entry:
+        """An entry without results for other tensors."""
+        return _Entry(self.function, self.args, self.kwargs, given, dtype=self.dtype, grad=self.grad)
+
+    def record(self) -> bool:
+        """Record what was made without recording, since somebody has to know how results are made; False where that
+        is not to be had."""
+        if not self.records:
+            again = self.at(_sizes(self.given))
+            if len(again.results) != len(self.results):
+                return False
+            self.records = again.records
             for own, other in zip(self.results, again.results, strict=True):
                 own.made = other.made
+        return True
+
+    def takes(self, inputs: Sequence[Value]) -> bool:
+        """True for tensors like its own."""
+        for v, own in zip(inputs, self.given, strict=True):
+            n = v.node
+            if n.shape != own.shape or n.dtype is not own.dtype or n.device != own.device:
+                return False
+        return True
 
 
 @dataclass(slots=True)
@@ -137,7 +154,8 @@ class _Family:
 
     def takes(self, entry: _Entry) -> None:
         """Take in an entry that was recorded."""
-        self.results = tuple([(r.made.needs_grad, r.made.node.device) for r in entry.results])
+        made = [r.made for r in entry.results if r.made is not None]
+        self.results = tuple([(v.needs_grad, v.node.device) for v in made])
         self.several, self.like = entry.several, entry
 
     def keep(self) -> None:
@@ -147,7 +165,7 @@ class _Family:
             return
         kind = getattr(self.several, "__self__", self.several)  # of a named tuple's `_make`
         record = {
-            "tensors": len(self.like.records),
+            "tensors": len(self.like.given),
             "results": self.results,
             "several": None if kind is None else [kind.__module__, kind.__qualname__],
             "calls": self.calls.written(),
@@ -186,12 +204,14 @@ def _device(record: Any) -> str | None:
 
 @dataclass(slots=True, eq=False)
 class _Result:
-    """One result of an entry: `made` of its records. `backward` are its gradients, once they were asked for."""
+    """One result of an entry: `made` of its records, if it has any. `backward` are its gradients, once they were asked
+    for."""
 
     entry: _Entry
     number: int
-    made: Value
     call: GraphCall
+    needs_grad: bool
+    made: Value | None = None
     backward: list[GraphCall | Given | None] | None = None
     whole: bool = True
     """True where the gradients can be recorded."""
@@ -199,16 +219,13 @@ class _Result:
     def on(self, values: Sequence[Value]) -> Tensor:
         """This result for other values."""
         node = self.call.on([v.node for v in values])
-        if self.made.needs_grad:
+        if self.needs_grad:
             return wrap(Value(node, True, None, None, tuple(values), self.rule))
         return wrap_constant(node)
 
     def rule(self, g: Value, out: Value, *inputs: Value) -> tuple[Value | None, ...]:
         """The vector-Jacobian product."""
-        fits = g.shape == out.shape and all(
-            x.shape == y.shape and x.dtype is y.dtype and x.node.device == y.node.device
-            for x, y in zip(inputs, self.entry.records, strict=True)
-        )
+        fits = g.node.shape == out.node.shape and self.entry.takes(inputs)
         if fits and self.whole and calls_are_made() and not grad_enabled():
             if self.backward is None:
                 self.find_gradients()
@@ -245,7 +262,7 @@ class _Result:
                 return None
 
         known = family.backward.setdefault(self.number, SizedCalls())
-        sizes = _sizes(entry.records)
+        sizes = _sizes(entry.given)
         calls = known.at(sizes, at)
         if calls is None:
             calls = self.gradient_calls()
@@ -265,11 +282,9 @@ class _Result:
         """Record the vector-Jacobian product."""
         from weft.autograd.reverse import gradients
 
-        if self.entry.made:
-            self.entry.record()
-            if self.entry.made:
-                self.whole = False
-                return
+        if not self.entry.record() or self.made is None:
+            self.whole = False
+            return
 
         out, records = self.made, self.entry.records
         seed = Value(graph.buffer(out.shape, out.dtype, out.node.device, None))
@@ -288,6 +303,15 @@ class _Result:
 
 
 rules_of(_Result)
+
+
+class _Given(NamedTuple):
+    """A tensor among the arguments."""
+
+    shape: Shape
+    dtype: DType
+    device: str | None
+    needs_grad: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,7 +437,7 @@ def _count_down(entry: _Entry, values: Sequence[Value]) -> None:
     if entry.checked_in:
         return
     entry.checked_in = CHECKED_EVERY
-    again = _record(_Entry(entry.function, entry.args, entry.kwargs), values)
+    again = _record(entry.again(tuple(map(_given, values))))
     if not alike([r.call for r in again.results], [r.call for r in entry.results]):
         name = entry.function.__name__
         raise IRError(
@@ -432,29 +456,37 @@ def _recorded(
 ) -> _Entry:
     """The function's calls for the values: made of those at other sizes, or recorded on placeholders; an entry without
     a call where it has to be run."""
-    places = iter(range(len(values)))
-    given = tuple([_Place(next(places)) if isinstance(a, Handle) else a for a in args])
-    named = {k: _Place(next(places)) if isinstance(a, Handle) else a for k, a in kwargs.items()}
-    entry = _Entry(function, given, named, dtype=get_default_dtype(), grad=context().grad)
-    sizes = _sizes(values)
-    if not all(n.__class__ is int for n in sizes):
-        return _record(entry, values)
-    entry.records = tuple(_resized(values, sizes))
-    family = _family(key, sizes, values)
-    calls = family.calls.at(sizes, _recorder(family.like or entry)) if family.results else None
+    given = tuple(map(_given, values))
+    sizes = _sizes(given)
+    if not _known(sizes):
+        return _record(_first(function, args, kwargs, given))
+    family = _family(key, sizes, given)
+    like = family.like  # whose arguments are equal, but for the tensors
+    entry = _first(function, args, kwargs, given) if like is None else like.again(given)
+    calls = family.calls.at(sizes, _recorder(like or entry)) if family.results else None
     if calls is None:
-        _record(entry, values)
+        _record(entry)
         if entry.results:
             family.calls.add(sizes, tuple([r.call for r in entry.results]))
             entry.family = family
             family.takes(entry)
     else:
         _make(entry, family, calls)
-        if settings.verify():
-            _compare(calls, _recorder(entry)(sizes), function)
     if entry.results and settings.verify():
+        if calls is not None:
+            _compare(calls, _recorder(entry)(sizes), function)
         entry.checked_in = 1
     return entry
+
+
+def _first(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], given: tuple[_Given, ...]
+) -> _Entry:
+    """An entry without results for these arguments."""
+    places = iter(range(len(given)))
+    own = tuple([_Place(next(places)) if isinstance(a, Handle) else a for a in args])
+    named = {k: _Place(next(places)) if isinstance(a, Handle) else a for k, a in kwargs.items()}
+    return _Entry(function, own, named, given, dtype=get_default_dtype(), grad=context().grad)
 
 
 def _recorder(entry: _Entry) -> Callable[[Sizes], Calls | None]:
@@ -469,23 +501,22 @@ def _recorder(entry: _Entry) -> Callable[[Sizes], Calls | None]:
 
 def _make(entry: _Entry, family: _Family, calls: Calls) -> None:
     """Fill in an entry by calls that were recorded at other sizes."""
-    entry.family, entry.made = family, True
+    entry.family = family
     results: list[_Result] = []
-    for k, (call, (needs_grad, device)) in enumerate(zip(calls, family.results, strict=True)):
+    for k, (call, (needs_grad, _)) in enumerate(zip(calls, family.results, strict=True)):
         assert isinstance(call, GraphCall)
-        out = graph.buffer(call.shape, call.dtype, device, None)
-        results.append(_Result(entry, k, Value(out, needs_grad), call))
+        results.append(_Result(entry, k, call, needs_grad))
     entry.results, entry.several = tuple(results), family.several
     family.like = family.like or entry
 
 
-def _family(key: tuple[Any, ...], sizes: Sizes, values: Sequence[Value]) -> _Family:
+def _family(key: tuple[Any, ...], sizes: Sizes, given: Sequence[_Given]) -> _Family:
     """The entries with keys that differ from this one in sizes only, where the same of these are equal: rules simplify
     by that, so a template for all sizes serves none where they are not (a layer as wide as it is long)."""
     at = (*[len(k) if k.__class__ is tuple else k for k in key], tuple(map(sizes.index, sizes)))
     found = _families.get(at)
     if found is None:
-        made = _Family.found(recordings.name_of(key[0], at[1:], [v.node.device for v in values]))
+        made = _Family.found(recordings.name_of(key[0], at[1:], [g.device for g in given]))
         with _keeping:
             while len(_families) >= KEPT:
                 del _families[next(iter(_families))]
@@ -501,19 +532,31 @@ def keep_recordings() -> None:
             family.keep()
 
 
-def _sizes(values: Sequence[Value]) -> Sizes:
-    return tuple([n for v in values for n in v.shape])  # pyright: ignore[reportReturnType]
+def _given(v: Value) -> _Given:
+    n = v.node
+    return _Given(n.shape, n.dtype, n.device, v.needs_grad)
 
 
-def _resized(values: Sequence[Value], sizes: Sizes) -> list[Value]:
-    """Placeholders like these values, of other sizes."""
-    out: list[Value] = []
+def _sizes(given: Sequence[_Given]) -> Sizes:
+    return tuple([n for g in given for n in g.shape])  # pyright: ignore[reportReturnType]
+
+
+_INT = {int}
+
+
+def _known(sizes: Sizes) -> bool:
+    """True where none is a runtime variable."""
+    return {n.__class__ for n in sizes} <= _INT
+
+
+def _resized(given: Sequence[_Given], sizes: Sizes) -> tuple[_Given, ...]:
+    """Tensors like these, of other sizes."""
+    out: list[_Given] = []
     at = 0
-    for v in values:
-        shape = sizes[at : at + len(v.shape)]
-        out.append(Value(graph.buffer(shape, v.dtype, v.node.device, None), v.needs_grad))
-        at += len(shape)
-    return out
+    for g in given:
+        out.append(g._replace(shape=sizes[at : at + len(g.shape)]))
+        at += len(g.shape)
+    return tuple(out)
 
 
 def _compare(calls: Calls, recorded: Calls | None, function: Callable[..., Any]) -> None:
@@ -526,11 +569,11 @@ def _compare(calls: Calls, recorded: Calls | None, function: Callable[..., Any])
         )
 
 
-def _record(entry: _Entry, values: Sequence[Value]) -> _Entry:
-    """The entry with what its function makes of placeholders for these values, if that is calls."""
-    if not values:
+def _record(entry: _Entry) -> _Entry:
+    """The entry with what its function makes of placeholders for its tensors, if that is calls."""
+    if not entry.given:
         return entry
-    stands = [Value(graph.buffer(v.shape, v.dtype, v.node.device, None), v.needs_grad) for v in values]
+    stands = [Value(graph.buffer(g.shape, g.dtype, g.device, None), g.needs_grad) for g in entry.given]
     try:
         with switched(recording=True):
             out: Any = entry.run(stands)
@@ -544,7 +587,10 @@ def _record(entry: _Entry, values: Sequence[Value]) -> _Entry:
     if not isinstance(calls, str) and max(len(c.template.rows) for c in calls) > FEW:
         entry.records = tuple(stands)
         entry.results = tuple(
-            [_Result(entry, k, t.value, c) for k, (t, c) in enumerate(zip(parts, calls, strict=True))]
+            [
+                _Result(entry, k, c, t.value.needs_grad, t.value)
+                for k, (t, c) in enumerate(zip(parts, calls, strict=True))
+            ]
         )
         if isinstance(out, tuple):
             entry.several = getattr(cast("Any", out), "_make", tuple)

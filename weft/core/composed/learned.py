@@ -13,7 +13,9 @@ be one graph with polynomials of the sizes. Where some are halves, rounded, it i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
 from itertools import count
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft.core.execute import recordings
@@ -61,32 +63,55 @@ class Known:
     fixed: tuple[tuple[int, int], ...]
     calls: tuple[tuple[SizedTemplate, tuple[int, ...]] | Given | None, ...]
 
+    _fixed: tuple[Callable[[Sizes], Any], Any] | None = field(init=False)
+    """What takes the sizes out that are known, and these."""
+    _reads: tuple[tuple[int, int, int, Callable[[Sizes], Any] | None, int], ...] = field(init=False)
+    """Of each variable: its first place, its bounds, and what takes out those at its other places, so many."""
+
+    def __post_init__(self) -> None:
+        fixed = None
+        if self.fixed:
+            fixed = (
+                itemgetter(*[k for k, _ in self.fixed]),
+                itemgetter(*range(len(self.fixed)))([n for _, n in self.fixed]),
+            )
+        reads = tuple([
+            (at[0], v.lo, v.hi, itemgetter(*at) if len(at) > 1 else None, len(at))
+            for v, at in zip(self.variables, self.places, strict=True)
+        ])  # fmt: skip
+        object.__setattr__(self, "_fixed", fixed)
+        object.__setattr__(self, "_reads", reads)
+
     def covers(self, sizes: Sizes) -> bool:
         """True for sizes that are these, within the bounds; some of them are to be recorded nevertheless."""
         return self._values(sizes) is not None
 
-    def _values(self, sizes: Sizes) -> dict[str, int] | None:
-        if any(sizes[k] != n for k, n in self.fixed):
-            return None
-        env: dict[str, int] = {}
-        for v, places in zip(self.variables, self.places, strict=True):
-            n = env[v.name] = sizes[places[0]]
-            if not v.lo <= n <= v.hi or any(sizes[k] != n for k in places):
+    def _values(self, sizes: Sizes) -> tuple[int, ...] | None:
+        if self._fixed is not None:
+            take, expected = self._fixed
+            if take(sizes) != expected:
                 return None
-        return env
+        values: list[int] = []
+        for at, lo, hi, take, times in self._reads:
+            n = sizes[at]
+            if not lo <= n <= hi or (take is not None and take(sizes).count(n) < times):
+                return None
+            values.append(n)
+        return tuple(values)
 
     def at(self, sizes: Sizes) -> Calls | None:
         """The calls at these sizes; None where they have to be recorded."""
-        env = self._values(sizes)
-        if env is None:
+        values = self._values(sizes)
+        if values is None:
             return None
         made: list[GraphCall | Given | None] = []
         for call in self.calls:
             if isinstance(call, tuple):
-                template = call[0].at(env)
-                if template is None:
+                template, uses = call
+                found = template.at(values)
+                if found is None:
                     return None
-                made.append(GraphCall(template, call[1]))
+                made.append(GraphCall(found, uses))
             else:
                 made.append(call)
         return tuple(made)
