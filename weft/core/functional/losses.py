@@ -274,18 +274,16 @@ def nll_loss(
     """
     how = how_reduced("nll_loss", size_average, reduce, reduction)
     x, y, k = _classes("nll_loss", input, target)
-    return _nll("nll_loss", x, y, k, weight, ignore_index, how)
+    ignores = _some_ignored("nll_loss", x, y, k, ignore_index)
+    return _nll_of("nll_loss", wrap(x), wrap(y), k, weight, ignore_index, ignores, how)
 
 
-def _nll(
-    op: str, x: Value, y: Value, k: int, weight: Tensor | None, ignore_index: int, reduction: str
-) -> Tensor:
-    """nll_loss over the axis k of classes."""
+def _some_ignored(op: str, x: Value, y: Value, k: int, ignore_index: int) -> bool:
+    """False where no target is known to count for nothing; IndexError for targets that are no classes, of axis k."""
     _check_targets(op, y, x.shape[k], ignore_index)
     bc.same_device(op, (x, y))
     known = index_range(y)
-    ignores = known is None or known[0] <= ignore_index <= known[1]
-    return _nll_of(op, wrap(x), wrap(y), k, weight, ignore_index, ignores, reduction)
+    return known is None or known[0] <= ignore_index <= known[1]
 
 
 @composite
@@ -321,6 +319,21 @@ def _nll_of(
     return sum(loss) / wrap(bc.cast(sum(each).value, x.dtype))
 
 
+@composite
+def _cross_entropy_of(
+    op: str,
+    input: Tensor,
+    at: Tensor,
+    k: int,
+    weight: Tensor | None,
+    ignore_index: int,
+    ignores: bool,
+    reduction: str,
+) -> Tensor:
+    """`_nll_of` for log_softmax: one call, as most training has it at each step."""
+    return _nll_of(op, log_softmax(input, k), at, k, weight, ignore_index, ignores, reduction)
+
+
 @composite(autocast=widens, recorded=False)
 def cross_entropy(
     input: Tensor,
@@ -350,10 +363,12 @@ def cross_entropy(
             )
         return _soft_cross_entropy(input, target, k, weight, reduction, label_smoothing)
     _, y, k = _classes("cross_entropy", input, target)
-    logs = log_softmax(input, k)
-    hard = _nll("cross_entropy", logs.value, y, k, weight, ignore_index, reduction)
+    op = "cross_entropy"
+    ignores = _some_ignored(op, v, y, k, ignore_index)
     if not label_smoothing:
-        return hard
+        return _cross_entropy_of(op, input, wrap(y), k, weight, ignore_index, ignores, reduction)
+    logs = log_softmax(input, k)
+    hard = _nll_of(op, logs, wrap(y), k, weight, ignore_index, ignores, reduction)
     n = v.shape[k]
     if not isinstance(n, int):
         raise ShapeError("cross_entropy: label_smoothing needs a known number of classes")

@@ -208,21 +208,24 @@ def make_view(source: Tensor, out: Tensor, step: ViewStep, may_copy: bool = Fals
         v = source.value
         look = ViewOf(Elements(v.node.shape, v.node.dtype, v.node.device, [ref(source)]), ())
         edits.share(source, look)
-    elif may_copy and look.steps and _is_copied(look, step, out.value.node.shape):
+    elif may_copy and look.steps and _is_copied(look, source.value.node.shape, step, out.value.node.shape):
         return
     out.look = ViewOf(look.shared, (*look.steps, step))
     look.shared.join(out)
 
 
-def _is_copied(look: ViewOf, step: ViewStep, shape: Shape) -> bool:
-    """True where torch copies for `step`, which gives `shape`: the view's strides do not allow another."""
+def _is_copied(look: ViewOf, given: Shape, step: ViewStep, shape: Shape) -> bool:
+    """True where torch copies for `step`, which makes `shape` of a view of shape `given`: its strides do not allow
+    another view. Parts of a tensor that have one shape have the same strides, so which one the view is itself, as its
+    last step says, does not matter."""
     dense = step.function.__name__ in ("contiguous", "ravel")
-    calls = tuple([(s.function, s.args, tuple(s.kwargs.items()), s.part) for s in look.steps])
+    *before, last = look.steps
+    calls = (*[(*_call(s), s.part) for s in before], _call(last))
     if any(isinstance(a, Handle) for s in look.steps for a in (*s.args, *s.kwargs.values())):
         return copies(
             look.shared.shape, look.route, shape, dense
         )  # a tensor's memory must not be kept by a table
-    key = (look.shared.shape, look.shared.dtype, calls, shape, dense)
+    key = (look.shared.shape, look.shared.dtype, calls, given, shape, dense)
     try:
         found = _copied.get(key)
     except TypeError:  # arguments that cannot be told apart, such as slices
@@ -232,6 +235,10 @@ def _is_copied(look: ViewOf, step: ViewStep, shape: Shape) -> bool:
             _copied.clear()
         found = _copied[key] = copies(look.shared.shape, look.route, shape, dense)
     return found
+
+
+def _call(step: ViewStep) -> tuple[Any, ...]:
+    return step.function, step.args, tuple(step.kwargs.items()) if step.kwargs else ()
 
 
 COPIES_KEPT = 4096
