@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from operator import itemgetter
+from typing import Any
 
 from weft.ir.compiled_index import compiled
 from weft.ir.dtypes import DType
@@ -136,8 +137,10 @@ class SizedTemplate:
 
     def outline(self, values: tuple[int, ...]) -> Outline:
         """The outline of the rows for these values of the expressions."""
-        counts = iter(self._fills(values))
-        numbers = tuple([next(counts)[0] if isinstance(x, Count) else x for x in self.numbers])
+        numbers: tuple[Any, ...] = self.numbers
+        if self._counts:
+            counts = iter(self._fills(values))
+            numbers = tuple([next(counts)[0] if isinstance(x, Count) else x for x in numbers])
         return Outline(self.key, self._pick(values), numbers)
 
     def _fills(self, values: tuple[int, ...]) -> list[tuple[Scalar, DType]]:
