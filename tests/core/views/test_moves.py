@@ -36,6 +36,19 @@ CALLS: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
 ]
 
 
+NAMED: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
+    (movement.split, (2,), {"dim": -1}),
+    (movement.split, (), {"split_size_or_sections": (2, 4), "dim": 0}),
+    (movement.chunk, (3,), {"dim": 0}),
+    (indexing.unbind, (), {"dim": 2}),
+    (movement.squeeze, (), {"dim": 1}),
+    (movement.flatten, (), {"start_dim": 1}),
+    (movement.flatten, (), {"end_dim": 1}),
+    (movement.transpose, (), {"dim0": 0, "dim1": 2}),
+    (movement.transpose, (), {"dim1": 0, "dim0": 1}),
+]
+
+
 def nodes(out: Any) -> list[Any]:
     return [t.value.node for t in out] if isinstance(out, tuple) else [out.value.node]
 
@@ -54,9 +67,31 @@ def test_a_call_that_is_repeated_gives_the_node_that_the_function_gives(leaf: st
     for function, args in CALLS:
         for _ in range(3):
             assert nodes(moves.moved(function, x, args)) == nodes(function(x, *args)), function.__name__
+    for function, args, named in NAMED:
+        for _ in range(3):
+            assert nodes(moves.moved(function, x, args, named)) == nodes(function(x, *args, **named))
     same = weft.randn(6, 1, 4).realize()
     for function, args in CALLS:
         assert nodes(moves.moved(function, same, args)) == nodes(function(same, *args)), function.__name__
+
+
+def test_what_moves_a_reshape_is_repeated_unless_it_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two reshapes are one; others come to the same over a reshape as over anything else. As attention has them."""
+    calls: list[str] = []
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **named: (calls.append(function.__name__), function(*args, **named))[1]
+
+    transpose, reshape, split = map(counted, (movement.transpose, movement.reshape, movement.split))
+    data = weft.randn(6, 4).realize()
+    for k in range(4):
+        heads = (data * float(k + 2)).reshape(2, 3, 4)
+        one, other = moves.moved(transpose, heads, (0, 1)), movement.transpose(heads, 0, 1)
+        assert one.value.node is other.value.node
+        assert moves.moved(reshape, heads, (24,)).value.node is movement.reshape(heads, 24).value.node
+        parts = moves.moved(split, heads, (2,), {"dim": -1})
+        assert nodes(parts) == nodes(movement.split(heads, 2, dim=-1))
+    assert calls == ["transpose", "reshape", "split", "reshape", "reshape", "reshape"]
 
 
 def test_gradients_flow_through_a_call_that_is_repeated() -> None:

@@ -338,20 +338,20 @@ def split(input: Tensor, split_size_or_sections: Int | Sequence[Int], dim: int =
     v = value_of("split", input)
     k = axis("split", dim, v.shape)
     n = v.shape[k]
-    if isinstance(split_size_or_sections, Sequence):
-        parts = list(split_size_or_sections)
-        total: Int = 0
-        for size in parts:
-            total = total + size
-        if total != n:
-            raise ShapeError(
-                f"split: sections {parts} add up to {total}, but dimension {dim} of {tuple(v.shape)} has size {n}"
-            )
-    else:
+    if not isinstance(split_size_or_sections, Sequence):
         size = split_size_or_sections
         if not isinstance(size, int) or not isinstance(n, int) or size < 1:
             raise ArgumentError(f"split: the size of the parts must be a positive int, got {size}")
-        parts = [min(size, n - at) for at in range(0, n, size)] or [0]
+        starts = range(0, n, size) if n else (0,)
+        return tuple([wrap(_part(v, k, at, min(size, n - at))) for at in starts])
+    parts = list(split_size_or_sections)
+    total: Int = 0
+    for size in parts:
+        total = total + size
+    if total != n:
+        raise ShapeError(
+            f"split: sections {parts} add up to {total}, but dimension {dim} of {tuple(v.shape)} has size {n}"
+        )
     out: list[Tensor] = []
     at: Int = 0
     for size in parts:

@@ -8,8 +8,8 @@ tensors of one shape.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import EllipsisType, NoneType
+from collections.abc import Callable, Mapping
+from types import EllipsisType, MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from weft.autograd.context import context
@@ -39,30 +39,41 @@ Moves: TypeAlias = tuple[Move, ...]
 _known: dict[tuple[Any, ...], Moves | list[Moves]] = {}
 """The moves of a call; a list of them for each of several results."""
 
+_RESHAPE = Op.RESHAPE  # to load a member takes ten times as long
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
 _ATOMS = frozenset({int, NoneType, EllipsisType})
 
 
-def moved(function: Callable[..., Any], input: Any, args: tuple[Any, ...]) -> Any:
-    """`function(input, *args)`."""
+def moved(
+    function: Callable[..., Any], input: Any, args: tuple[Any, ...], named: Mapping[str, Any] = _NOTHING
+) -> Any:
+    """`function(input, *args, **named)`."""
     spelled = _spelled(args) if isinstance(input, Handle) else None
+    if spelled is not None and named:
+        more = _spelled(tuple(named.values()))
+        spelled = None if more is None else (spelled, tuple(named), more)
     if spelled is None:
-        return function(input, *args)
+        return function(input, *args, **named)
     v = input.value
     node = v.node
-    if node.device is None or (node.op in SIMPLIFIED_OVER and node.storage is None):
-        return function(input, *args)
+    simplified = node.op in SIMPLIFIED_OVER and node.storage is None
+    if node.device is None or (simplified and node.op is not _RESHAPE):
+        return function(input, *args, **named)
     recorded = v.needs_grad and context().grad
     key = (function, node.shape, spelled, recorded)
     moves = _known.get(key)
     if moves is None:
-        out = function(input, *args)
+        out = function(input, *args, **named)
         _learn(key, v, out, recorded)
         return out
-    if moves.__class__ is list:
-        parts = cast("list[Moves]", moves)
-        return tuple([_recorded_moves(v, m) if recorded else _moves(v, m) for m in parts])
-    one = cast("Moves", moves)
-    return _recorded_moves(v, one) if recorded else _moves(v, one)
+    several = moves.__class__ is list
+    parts = cast("list[Moves]", moves if several else [moves])
+    if simplified and any([m[0][0] is _RESHAPE for m in parts]):  # two reshapes are one
+        return function(input, *args, **named)
+    found = [_recorded_moves(v, m) if recorded else _moves(v, m) for m in parts]
+    return tuple(found) if several else found[0]
 
 
 def _moves(v: Value, moves: Moves) -> Tensor:

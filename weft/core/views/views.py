@@ -171,12 +171,12 @@ def viewing(function: Callable[..., Any], may_copy: bool = False) -> Callable[..
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with writing:
-            if args and not kwargs:
+            if args:
                 source, rest = args[0], args[1:]
-                out = moved(function, source, rest)
+                out = moved(function, source, rest, kwargs)
             else:
-                out = function(*args, **kwargs)
-                source, rest = (args[0], args[1:]) if args else (kwargs.pop("input"), ())
+                out = function(**kwargs)
+                source, rest = kwargs.pop("input"), ()
             for a in (*rest, *kwargs.values()) if kwargs else rest:
                 if isinstance(a, Handle):
                     rest, kwargs = _frozen(function, rest, kwargs)
