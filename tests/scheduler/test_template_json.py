@@ -119,7 +119,7 @@ def test_what_is_for_all_sizes_is_read_as_it_was_written() -> None:
     one = SizedTemplate.of(rows, (3,), given, sizes, (Count(N * 1, 1, inverse=True),), [N], own.key)
     found = read_sized(json.loads(json.dumps(written_sized(one, [N]))), [N])
     for n in (9, 33):
-        made, want = found.at({"size0": n}), one.at({"size0": n})
+        made, want = found.at((n,)), one.at((n,))
         assert made is not None and want is not None and made.whole == want.whole
     record = written_sized(one, [N])
     with pytest.raises(ValueError, match="sizes of other rows"):

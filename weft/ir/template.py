@@ -150,10 +150,10 @@ class LateTemplate(GraphTemplate):
     """A template whose rows are made when somebody looks at them. It is not the one that is made of equal rows: that is
     its `whole`."""
 
-    __slots__ = ("_maker", "_root", "_values")
+    __slots__ = ("_root", "maker", "values")
 
     def __init__(self, maker: Maker, values: tuple[int, ...]) -> None:
-        self._maker, self._values, self._root, self._homes = maker, values, maker.root(values), None
+        self.maker, self.values, self._root, self._homes = maker, values, maker.root(values), None
 
     @staticmethod
     def by(maker: Maker, values: tuple[int, ...]) -> LateTemplate:
@@ -164,7 +164,7 @@ class LateTemplate(GraphTemplate):
         """Make what is not there yet."""
         if name not in _PARTS:
             raise AttributeError(name)
-        self.placeholders, self.rows, self.results = self._maker.parts(self._values)
+        self.placeholders, self.rows, self.results = self.maker.parts(self.values)
         return object.__getattribute__(self, name)
 
     @property
@@ -174,7 +174,7 @@ class LateTemplate(GraphTemplate):
     @property
     def outline(self) -> Any:
         """The outline of the rows (see `scheduler.outline`), which takes no look at them."""
-        return self._maker.outline(self._values)
+        return self.maker.outline(self.values)
 
     @property
     def whole(self) -> GraphTemplate:

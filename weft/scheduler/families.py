@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from weft import settings
 from weft.backends.protocol import Device, Memory
 from weft.errors import MemoryPlanError, WeftError
 from weft.ir.dtypes import DType, packer
@@ -27,6 +28,7 @@ from weft.ir.ops import Op
 from weft.lazy_dataclass import dataclass
 from weft.logs import logger
 from weft.scheduler import disk_cache, recipes
+from weft.scheduler.brief import Brief, brief_like_before
 from weft.scheduler.outline import (
     Outline,
     followed,
@@ -239,6 +241,9 @@ def known(sig: Signature, device: Device) -> Plan | None:
     """The plan of its family that computing the graph would take, if there is one already. Nothing is built."""
     if sig.variables or sig.homeless:
         return None
+    sig.found = _briefly(sig.key.rows, device, ())
+    if sig.found is not None:
+        return sig.found
     own = outline_like_before(sig.key.rows)
     family = _family_if_any(device, (), own)
     sig.found = None if family is None else _found(family, own, sig.key.rows, device, (), None)
@@ -271,6 +276,10 @@ def known_plan(sig: Signature, device: Device, replaces: Replaces) -> tuple[Plan
         found = alike.plan(at, rows, device, replaces)
         if found is not None:
             return found
+    if key is None:
+        plan = _briefly(rows, device, replaces)
+        if plan is not None:
+            return plan, True
     own = outline_like_before(rows)
     family = _families.get((device, replaces, own.key))
     if family is None:
@@ -285,6 +294,35 @@ def known_plan(sig: Signature, device: Device, replaces: Replaces) -> tuple[Plan
                 _bounded(_alike)
             return found, True
     return None
+
+
+def _briefly(rows: tuple[Any, ...], device: Device, replaces: Replaces) -> Plan | None:
+    """The plan that the outline would be found to fit first, where a brief says so."""
+    brief = brief_like_before(rows)
+    family = None if brief is None else _families.get((device, replaces, brief.key))
+    if brief is None or family is None:
+        return None
+    for general in family.plans:
+        recipe = general.recipe
+        if family.stored and any(_room(r) < recipe.room for r in family.stored):
+            return None
+        pattern = brief.of(recipe.pattern)
+        if pattern is None:
+            return None
+        values = pattern.bind(brief.sizes) if recipe.has(brief.numbers) else None
+        if settings.verify():
+            _compare(brief, recipe, values)
+        if values is not None:
+            bound = tuple([values[k] for k in recipe.variables])
+            return _fed(general, bound, brief.numbers, device, replaces)
+    return None
+
+
+def _compare(brief: Brief, recipe: Recipe, values: tuple[int, ...] | None) -> None:
+    """IRError where the outline says something else than a brief."""
+    own = outline(brief.rows)
+    if own.key != brief.key or own.numbers != brief.numbers or recipe.bind(own) != values:
+        raise IRError("a graph's outline is not what was made of the one before", "brief")
 
 
 @dataclass(slots=True, eq=False)

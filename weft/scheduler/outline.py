@@ -101,7 +101,7 @@ WALKS_KEPT = 256
 
 
 @dataclass(slots=True, eq=False)
-class _Walk:
+class Walk:
     """The rows of the latest of some graphs, and its outline; which parts that of all of them has, and where the sizes
     and numbers of each row begin."""
 
@@ -109,23 +109,26 @@ class _Walk:
     parts: tuple[Any, ...]
     starts: tuple[tuple[int, int], ...]
     found: Outline
+    again: int = 0
+    """The times that a graph was like the one before."""
+    brief: Any = None
+    """What is remembered of the latest graph without what is inside its calls: see brief.py."""
 
 
-_walks: dict[tuple[Any, ...], _Walk] = {}
+_walks: dict[tuple[Any, ...], Walk] = {}
 
 
 def outline_like_before(rows: Sequence[Any]) -> Outline:
     """As `outline`, in less time where the latest graph with as many rows differs in sizes and numbers of few of them.
     By one thread at a time."""
-    last = rows[-2]
-    at = (len(rows), rows[-1], last[0], last[2])
+    at = _place(rows)
     before = _walks.get(at)
     if before is not None:
         if before.rows is rows:
             return before.found
         found = _like(before, rows)
         if found is not None:
-            before.rows, before.found = rows, found
+            before.rows, before.found, before.again = rows, found, before.again + 1
             return found
         del _walks[at]
     while len(_walks) >= WALKS_KEPT:
@@ -134,7 +137,17 @@ def outline_like_before(rows: Sequence[Any]) -> Outline:
     return made.found
 
 
-def _like(before: _Walk, rows: Sequence[Any]) -> Outline | None:
+def walk_before(rows: Sequence[Any]) -> Walk | None:
+    """The latest graph that may be like this one."""
+    return _walks.get(_place(rows))
+
+
+def _place(rows: Sequence[Any]) -> tuple[Any, ...]:
+    last = rows[-2]
+    return len(rows), rows[-1], last[0], last[2]
+
+
+def _like(before: Walk, rows: Sequence[Any]) -> Outline | None:
     """The outline of rows that differ from those before in sizes and numbers alone; None where they do in more."""
     known = before.found
     sizes, numbers = list(known.sizes), list(known.numbers)
@@ -144,7 +157,7 @@ def _like(before: _Walk, rows: Sequence[Any]) -> Outline | None:
         if row != old:
             if at == last:
                 return None
-            own, own_sizes, own_numbers = _part(row)
+            own, own_sizes, own_numbers = part_of(row)
             if own != parts[at]:
                 return None
             size, number = starts[at]
@@ -153,40 +166,40 @@ def _like(before: _Walk, rows: Sequence[Any]) -> Outline | None:
     return Outline(known.key, tuple(sizes), tuple(numbers))
 
 
-def _walked(rows: Sequence[Any]) -> _Walk:
+def _walked(rows: Sequence[Any]) -> Walk:
     """The outline of rows, and its parts by row."""
     sizes: list[int] = []
     numbers: list[Scalar] = []
     parts: list[Any] = []
     starts: list[tuple[int, int]] = []
     for row in rows[:-1]:
-        part, own_sizes, own_numbers = _part(row)
+        part, own_sizes, own_numbers = part_of(row)
         starts.append((len(sizes), len(numbers)))
         parts.append(part)
         sizes += own_sizes
         numbers += own_numbers
     key = OutlineKey((*parts, rows[-1]))
-    return _Walk(rows, tuple(parts), tuple(starts), Outline(key, tuple(sizes), tuple(numbers)))
+    return Walk(rows, tuple(parts), tuple(starts), Outline(key, tuple(sizes), tuple(numbers)))
 
 
-def _part(row: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...], tuple[Scalar, ...]]:
+def part_of(row: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...], tuple[Scalar, ...]]:
     """A row without sizes and numbers, and these."""
     if row[0].__class__ is DType:
         dtype, shape, device = row
-        return (dtype, _pattern_of(shape), device), shape, ()
+        return (dtype, pattern_of(shape), device), shape, ()
     op, attrs, dtype, shape = row[:4]
     if attrs is None:
-        return (op, None, dtype, _pattern_of(shape), *row[4:]), shape, ()
+        return (op, None, dtype, pattern_of(shape), *row[4:]), shape, ()
     if op is _CALL:
         within = inside(attrs)
         return (within.key, *row[4:]), (*shape, *within.sizes), within.numbers
     if op is _CONST and not is_plain(attrs.value, dtype):
-        return (op, Fill, dtype, _pattern_of(shape)), shape, (attrs.value,)
+        return (op, Fill, dtype, pattern_of(shape)), shape, (attrs.value,)
     kind, own = taken_apart(attrs)
-    return (op, kind, dtype, _pattern_of(shape), *row[4:]), (*shape, *own), ()
+    return (op, kind, dtype, pattern_of(shape), *row[4:]), (*shape, *own), ()
 
 
-def _pattern_of(shape: tuple[int, ...]) -> tuple[int, ...]:
+def pattern_of(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The sizes that are part of the structure: -1 stands for the others."""
     return tuple([s if s < 2 else -1 for s in shape])
 

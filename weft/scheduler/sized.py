@@ -62,12 +62,14 @@ class SizedTemplate:
     """The different shapes of the rows."""
     _forms: tuple[_Form | None, ...] = field(init=False)
     """The form of each row that sizes have a say in."""
-    _counts: tuple[tuple[Count, DType], ...] = field(init=False)
+    counts: tuple[tuple[Count, DType], ...] = field(init=False)
     """The numbers that follow from sizes."""
     _values: Callable[[Sequence[int]], tuple[int, ...]] = field(init=False)
     """Gives the values of the expressions by those of the variables."""
+    shape: tuple[Int, ...] = field(init=False)
+    """The shape of the last row."""
     _root: Callable[[tuple[int, ...]], Shape] = field(init=False)
-    """Takes the shape of the last row out of the values of the expressions, and of sizes that are known."""
+    """Takes that shape out of the values of the expressions, and of sizes that are known."""
     _pick: Callable[[tuple[int, ...]], tuple[int, ...]] = field(init=False)
     """Takes the sizes out of these."""
 
@@ -90,10 +92,11 @@ class SizedTemplate:
             forms.append(_Form(shapes.setdefault(shape, len(shapes)), own, number) if varies else None)
         object.__setattr__(self, "_shapes", tuple(shapes))
         object.__setattr__(self, "_forms", tuple(forms))
-        object.__setattr__(self, "_counts", tuple(counts))
+        object.__setattr__(self, "counts", tuple(counts))
         object.__setattr__(self, "_values", compiled(self.expressions, self.variables))
         last, form = self.rows[-1], forms[-1]
         root = last.shape if form is None else tuple(shapes)[form.shape]
+        object.__setattr__(self, "shape", root)
         object.__setattr__(self, "_root", _picking(root, self.expressions))
         object.__setattr__(self, "_pick", _picking(self.sizes, self.expressions))
 
@@ -127,7 +130,7 @@ class SizedTemplate:
         found = set(values)
         if len(found) < len(values) or min(found, default=2) < 2 or not found.isdisjoint(self.known):
             return None
-        if self._counts and any(is_plain(x, dtype) for x, dtype in self._fills(values)):
+        if self.counts and any(is_plain(x, dtype) for x, dtype in self._fills(values)):
             return None
         return LateTemplate.by(self, values)
 
@@ -138,7 +141,7 @@ class SizedTemplate:
     def outline(self, values: tuple[int, ...]) -> Outline:
         """The outline of the rows for these values of the expressions."""
         numbers: tuple[Any, ...] = self.numbers
-        if self._counts:
+        if self.counts:
             counts = iter(self._fills(values))
             numbers = tuple([next(counts)[0] if isinstance(x, Count) else x for x in numbers])
         return Outline(self.key, self._pick(values), numbers)
@@ -146,7 +149,7 @@ class SizedTemplate:
     def _fills(self, values: tuple[int, ...]) -> list[tuple[Scalar, DType]]:
         """The numbers that follow from sizes."""
         env = self._env(values)
-        return [(count.at(env, dtype).value, dtype) for count, dtype in self._counts]
+        return [(count.at(env, dtype).value, dtype) for count, dtype in self.counts]
 
     def _env(self, values: tuple[int, ...]) -> dict[str, int]:
         """The values of the variables, which are expressions as well, by name."""

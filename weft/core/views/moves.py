@@ -70,7 +70,7 @@ def moved(
         return out
     several = moves.__class__ is list
     parts = cast("list[Moves]", moves if several else [moves])
-    if simplified and any([m[0][0] is _RESHAPE for m in parts]):  # two reshapes are one
+    if simplified and any(m[0][0] is _RESHAPE for m in parts):  # two reshapes are one
         return function(input, *args, **named)
     found = [_recorded_moves(v, m) if recorded else _moves(v, m) for m in parts]
     return tuple(found) if several else found[0]
