@@ -147,18 +147,13 @@ class Maker(Protocol):
 
 
 class LateTemplate(GraphTemplate):
-    """A template whose rows are made when somebody looks at them. It is not the one that is made of equal rows: that is
-    its `whole`."""
+    """A template whose rows are made when somebody looks at them. Those of one maker for the same numbers are one
+    object, but not the one that is made of equal rows: that is its `whole`."""
 
     __slots__ = ("_root", "maker", "values")
 
     def __init__(self, maker: Maker, values: tuple[int, ...]) -> None:
         self.maker, self.values, self._root, self._homes = maker, values, maker.root(values), None
-
-    @staticmethod
-    def by(maker: Maker, values: tuple[int, ...]) -> LateTemplate:
-        """The template for these numbers. Equal ones are not looked for: who asks keeps what it got."""
-        return type.__call__(LateTemplate, maker, values)
 
     def __getattr__(self, name: str) -> Any:
         """Make what is not there yet."""

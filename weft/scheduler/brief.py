@@ -42,9 +42,9 @@ class Layout:
     places: tuple[tuple[int, ...], ...]
     fixed: tuple[tuple[int, int], ...]
     starts: tuple[int, ...]
-    """Where the numbers of each row begin."""
+    """The places where the numbers of each row begin."""
     takes: tuple[Callable[[tuple[int, ...]], tuple[int, ...]] | None, ...]
-    """What takes those out of a call's values that are sizes of the outline; None for all, or where there is none."""
+    """A function for each row that takes out those of a call's values that are sizes of the outline; None for all."""
 
     def brief_pattern(self, pattern: Pattern) -> Pattern | None:
         """The pattern of a brief that says the same as this one of an outline; None where there is none."""
@@ -70,14 +70,14 @@ class Brief:
 
     layout: Layout
     key: OutlineKey
-    """Of the outline that they have."""
+    """The key of their outline."""
     rows: Sequence[Any]
     sizes: tuple[int, ...]
     numbers: tuple[Scalar, ...]
     patterns: list[tuple[Pattern, Pattern | None]] = field(
         default_factory=list["tuple[Pattern, Pattern | None]"]
     )
-    """Those of outlines, and as briefs have them."""
+    """Patterns of outlines, and the same of briefs."""
 
     def of(self, pattern: Pattern) -> Pattern | None:
         """The pattern of a brief that says the same as this one of an outline; None where there is none."""

@@ -112,7 +112,7 @@ class Walk:
     again: int = 0
     """The times that a graph was like the one before."""
     brief: Any = None
-    """What is remembered of the latest graph without what is inside its calls: see brief.py."""
+    """The sizes of the latest graph without those inside its calls: see brief.py."""
 
 
 _walks: dict[tuple[Any, ...], Walk] = {}

@@ -132,7 +132,7 @@ class SizedTemplate:
             return None
         if self.counts and any(is_plain(x, dtype) for x, dtype in self._fills(values)):
             return None
-        return LateTemplate.by(self, values)
+        return LateTemplate(self, values)
 
     def root(self, values: tuple[int, ...]) -> tuple[Shape, DType]:
         """The shape and dtype of the last row."""

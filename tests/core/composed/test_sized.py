@@ -424,3 +424,18 @@ def test_what_is_learned_of_blocks_serves_fewer_than_came(recorded: list[int]) -
         x.cumsum(0).detach().numpy(), np.cumsum(x.detach().numpy()), rtol=1e-4, atol=1e-4
     )
     assert not recorded
+
+
+def test_what_is_made_again_for_a_size_is_the_same_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its entry had to go meanwhile, too: a graph of it is then the one that has its plan, with its bits."""
+    monkeypatch.setattr(composite.settings, "verify", lambda: False)
+    monkeypatch.setattr(composite, "_entries", {})
+    monkeypatch.setattr(composite, "_families", {})
+    for n in (9, 21, 33, 42):
+        F.gelu(leaf(n, 50))
+    x = leaf(27, 50)
+    one = F.gelu(x)
+    composite._entries.clear()
+    again = F.gelu(x)
+    assert isinstance(one.value.node.attrs, LateTemplate)
+    assert one.value.node is again.value.node

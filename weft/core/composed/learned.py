@@ -64,9 +64,9 @@ class Known:
     calls: tuple[tuple[SizedTemplate, tuple[int, ...]] | Given | None, ...]
 
     _fixed: tuple[Callable[[Sizes], Any], Any] | None = field(init=False)
-    """What takes the sizes out that are known, and these."""
+    """A function that takes out the sizes that are known, and these."""
     _reads: tuple[tuple[int, int, int, Callable[[Sizes], Any] | None, int], ...] = field(init=False)
-    """Of each variable: its first place, its bounds, and what takes out those at its other places, so many."""
+    """The first place of each variable, its bounds, and a function that takes out all of its places, so many."""
 
     def __post_init__(self) -> None:
         fixed = None
