@@ -405,7 +405,7 @@ def _found(
             continue
         general = _loaded(given, rows, device)
         if general is None and make is not None:
-            general = _made(given.pattern, given.lifted, given.fixed, rows, device, replaces, make)
+            general = _made(given.pattern, given.lifted, given.fixed, rows, device, replaces, make, learned=False)
         if general is not None:
             family.add(general)
             family.stored.remove(given)
@@ -518,10 +518,13 @@ def _made(
     device: Device,
     replaces: Replaces,
     make: Maker,
+    learned: bool = True,
 ) -> _General:
-    """The plan for all graphs of a pattern, found or built. IRError where there is no graph of these sizes."""
+    """The plan for all graphs of a pattern, found or built. IRError where there is no graph of these sizes; not looked
+    for unless it was just `learned`."""
     made = rebuilt(rows, pattern.sizes, frozenset(lifted), device.info.name)
-    verify_graph(made.outputs)
+    if learned or settings.verify():
+        verify_graph(made.outputs)
     sig = signature(made.outputs)
     leaf = {n: k for k, n in enumerate((*made.leaves, *(made.numbers[k] for k in lifted)))}
     order = tuple([leaf[n] for n in sig.leaves])
