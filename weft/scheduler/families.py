@@ -405,7 +405,9 @@ def _found(
             continue
         general = _loaded(given, rows, device)
         if general is None and make is not None:
-            general = _made(given.pattern, given.lifted, given.fixed, rows, device, replaces, make, learned=False)
+            general = _made(
+                given.pattern, given.lifted, given.fixed, rows, device, replaces, make, learned=False
+            )
         if general is not None:
             family.add(general)
             family.stored.remove(given)

@@ -36,12 +36,9 @@ Answer: TypeAlias = Callable[[bool | None], object]
 the program ends before."""
 
 NICENESS = 19
-"""Steps by which the worker gives way to other processes."""
+"""The priority of the worker: that which gives way to all others."""
 
-_START = (
-    "import os, sys; os.nice({niceness}); sys.path[:] = {path!r};"  # before its imports, which take longer than steps
-    " from weft.scheduler.basic.worker import main; main({parent})"
-)
+_START = "import sys; sys.path[:] = {path!r}; from weft.scheduler.basic.worker import main; main({parent})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +63,7 @@ class _Worker:
     def __init__(self) -> None:
         import subprocess  # few programs need a worker, and this takes longer to import than all else here
 
-        code = _START.format(niceness=NICENESS, path=sys.path, parent=os.getpid())
+        code = _START.format(path=sys.path, parent=os.getpid())
         self.process = subprocess.Popen(
             [sys.executable, "-c", code],
             stdin=subprocess.PIPE,
@@ -74,6 +71,8 @@ class _Worker:
             stderr=subprocess.DEVNULL,
             process_group=0,  # Ctrl-C is for the program; in a session of its own, Linux would not weigh its niceness
         )
+        # by itself it could when Python has begun, which takes longer than steps
+        os.setpriority(os.PRIO_PROCESS, self.process.pid, NICENESS)
         self.waiting: list[Answer] = []
         self.jobs: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.stopped = False
