@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import NoneType
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 import numpy as np
@@ -15,7 +16,7 @@ from weft.core.args.handle import Handle, Number, describe, value_of, wrap
 from weft.core.execute import run
 from weft.core.layout.creation import tensor
 from weft.core.layout.gather import check_mask, check_range
-from weft.core.layout.movement import box, broadcast_tensors, pad_value
+from weft.core.layout.movement import box, box_within, broadcast_tensors, pad_value
 from weft.core.pointwise.elementwise import ne, where
 from weft.core.pointwise.nonzeros import flat_places
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
@@ -47,8 +48,9 @@ def getitem(input: Tensor, key: Any) -> Tensor:
     """input[key]. A boolean mask is computed, since the size of the result depends on it; uint8 means a mask, as in
     torch."""
     v = value_of("indexing", input)
-    if key.__class__ is slice:
-        return wrap(_take_basic(v, _parse(v, key)))
+    plain = _plain(v, key)
+    if plain is not None:
+        return wrap(plain)
     mask = _whole_mask(v, key)
     if mask is not None and len(mask.shape) > 1:
         return wrap(_take(_as_one(v, mask), {0: _true_places(v, mask)}))
@@ -228,6 +230,47 @@ def _parse(v: Value, key: Any) -> Basic:
         else:
             _int_entry(plan, v, e)
     return plan
+
+
+def _plain(v: Value, key: Any) -> Value | None:
+    """v[key] for numbers, slices without a step and Nones, where all sizes are known and all is in range; else None:
+    `_parse` reads what there is, and refuses."""
+    shape = v.node.shape
+    start: list[int] = []
+    size: list[int] = []
+    out: list[int] = []
+    for e in cast("tuple[Any, ...]", key) if key.__class__ is tuple else (key,):
+        kind = e.__class__
+        if e is None:
+            out.append(1)
+            continue
+        if len(start) == len(shape):
+            return None
+        n = shape[len(start)]
+        if n.__class__ is not int:
+            return None
+        if kind is int:
+            if not -n <= e < n:
+                return None
+            start.append(e + n if e < 0 else e)
+            size.append(1)
+        elif kind is slice and e.step is None and _BOUNDS.issuperset((e.start.__class__, e.stop.__class__)):
+            first, end, _ = e.indices(n)
+            count = max(end - first, 0)
+            start.append(first if count else 0)
+            size.append(count)
+            out.append(count)
+        else:
+            return None
+    rest = shape[len(start) :]
+    for n in rest:
+        if n.__class__ is not int:
+            return None
+    part = box_within(v, (*start, *(0,) * len(rest)), (*size, *rest))
+    return bc.reshape(part, (*out, *rest))
+
+
+_BOUNDS = frozenset({int, NoneType})
 
 
 def _check_count(used: int, v: Value) -> None:

@@ -7,8 +7,9 @@ import builtins
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from weft.autograd.context import device_of_files
 from weft.autograd.joins import joined
-from weft.autograd.value import Value, apply, zero_gradient
+from weft.autograd.value import Value, apply, record, zero_gradient
 from weft.core.args import broadcast as bc
 from weft.core.args.axes import Sizes, axes, axis, fill_in, is_int, sizes
 from weft.core.args.defaults import check_dtype
@@ -16,8 +17,9 @@ from weft.core.args.handle import Dims, Handle, Number, describe, own, value_of,
 from weft.core.composed.composite import composite
 from weft.core.pointwise.elementwise import where
 from weft.errors import ArgumentError, DTypeError, IndexError, ShapeError
+from weft.ir import graph
 from weft.ir.dtypes import DType, bool_, int64, promote, uint8, uint16, uint32, uint64
-from weft.ir.graph import Axes, Padding, Shape, Window, arange, elements
+from weft.ir.graph import Axes, Box, Padding, Shape, Window, arange, elements
 from weft.ir.index import Int
 from weft.ir.index import high as most
 from weft.ir.index import low as least
@@ -287,6 +289,16 @@ def box(
     return apply(Op.SHRINK, (v,), placed(v.shape, start, step or (1,) * len(start), size), size)
 
 
+def box_within(v: Value, start: tuple[Int, ...], size: tuple[Int, ...]) -> Value:
+    """The same for elements one after the other that are known to be there: no rule looks at them again."""
+    if size == v.shape:
+        return v
+    part, node = Box(start, (1,) * len(start)), v.node
+    return record(
+        graph.made(Op.SHRINK, (node,), part, size, node.dtype, device_of_files), Op.SHRINK, part, (v,)
+    )
+
+
 def narrow(input: Tensor, dim: int, start: Int | Tensor, length: Int) -> Tensor:
     """`length` elements from `start` along dim."""
     v = value_of("narrow", input)
@@ -315,8 +327,12 @@ def narrow(input: Tensor, dim: int, start: Int | Tensor, length: Int) -> Tensor:
 def _part(v: Value, k: int, start: Int, length: Int) -> Value:
     """`length` elements from `start` along axis k, which has them."""
     shape = v.node.shape
-    before, after = (0,) * k, (0,) * (len(shape) - k - 1)
-    return box(v, (*before, start, *after), (*shape[:k], length, *shape[k + 1 :]))
+    first = (*(0,) * k, start, *(0,) * (len(shape) - k - 1))
+    size = (*shape[:k], length, *shape[k + 1 :])
+    return (box_within if _INT.issuperset(map(type, (start, *size))) else box)(v, first, size)
+
+
+_INT = frozenset({int})
 
 
 def shrink(input: Tensor, ranges: Sequence[tuple[Int, Int] | None]) -> Tensor:
