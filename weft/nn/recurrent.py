@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast
 
+from weft.core.composed.composite import composite
 from weft.core.functional.dropouts import check_probability
 from weft.core.grad.scan import named_scan
 from weft.core.layout.creation import arange, empty, tensor, zeros
@@ -385,6 +386,22 @@ class GRU(RNNBase):
         )
 
 
+@composite
+def _next_state(
+    kind: str,
+    x: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None,
+    b_hh: Tensor | None,
+    *state: Tensor | None,
+) -> State:
+    """One step of a cell; from zeros where there is no state."""
+    shape = (*x.shape[:-1], w_hh.shape[1])
+    given = tuple([zeros(*shape, dtype=x.dtype, device=x.device) if s is None else s for s in state])
+    return _STEPS[kind](F.linear(x, w_ih, b_ih), given, w_hh, b_hh)
+
+
 class RNNCellBase(Module):
     """The common base of cells: the weights of one step."""
 
@@ -416,7 +433,7 @@ class RNNCellBase(Module):
         for p in self.parameters():
             init.uniform_(p, -bound, bound)
 
-    def next_state(self, step: CellStep, x: Tensor, state: State | None, count: int) -> State:
+    def next_state(self, kind: str, x: Tensor, state: State | None, count: int) -> State:
         """One step from `state`, or from zeros."""
         name = type(self).__name__
         if x.ndim not in (1, 2) or x.shape[-1] != self.input_size:
@@ -424,12 +441,11 @@ class RNNCellBase(Module):
                 f"{name}: input must be (n, {self.input_size}) or ({self.input_size},), got shape {tuple(x.shape)}"
             )
         shape = (*x.shape[:-1], self.hidden_size)
-        if state is None:
-            state = tuple(zeros(*shape, dtype=x.dtype, device=x.device) for _ in range(count))
-        for s in state:
+        for s in state or ():
             if s.shape != shape:
                 raise ShapeError(f"{name}: a state must have shape {shape}, got {tuple(s.shape)}")
-        return step(F.linear(x, self.weight_ih, self.bias_ih), state, self.weight_hh, self.bias_hh)
+        weights = self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
+        return _next_state(kind, x, *weights, *((None,) * count if state is None else state))
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
@@ -453,8 +469,8 @@ class RNNCell(RNNCellBase):
         self.nonlinearity = nonlinearity
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        step = _STEPS[f"RNN_{self.nonlinearity.upper()}"]
-        return self.next_state(step, input, None if hx is None else (hx,), 1)[0]
+        kind = f"RNN_{self.nonlinearity.upper()}"
+        return self.next_state(kind, input, None if hx is None else (hx,), 1)[0]
 
 
 class LSTMCell(RNNCellBase):
@@ -471,7 +487,7 @@ class LSTMCell(RNNCellBase):
         super().__init__(input_size, hidden_size, bias, 4, device, dtype)
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        h, c = self.next_state(_lstm_step, input, hx, 2)
+        h, c = self.next_state("LSTM", input, hx, 2)
         return h, c
 
 
@@ -489,4 +505,4 @@ class GRUCell(RNNCellBase):
         super().__init__(input_size, hidden_size, bias, 3, device, dtype)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        return self.next_state(_gru_step, input, None if hx is None else (hx,), 1)[0]
+        return self.next_state("GRU", input, None if hx is None else (hx,), 1)[0]
