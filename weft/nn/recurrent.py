@@ -15,6 +15,7 @@ from weft.core.pointwise.elementwise import tanh, where
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import DType
+from weft.ir.index import Int
 from weft.nn import functional as F
 from weft.nn import init
 from weft.nn.module import Module, Parameter
@@ -387,19 +388,41 @@ class GRU(RNNBase):
 
 
 @composite
-def _next_state(
+def _next_hidden(
     kind: str,
     x: Tensor,
     w_ih: Tensor,
     w_hh: Tensor,
     b_ih: Tensor | None,
     b_hh: Tensor | None,
-    *state: Tensor | None,
-) -> State:
-    """One step of a cell; from zeros where there is no state."""
-    shape = (*x.shape[:-1], w_hh.shape[1])
-    given = tuple([zeros(*shape, dtype=x.dtype, device=x.device) if s is None else s for s in state])
-    return _STEPS[kind](F.linear(x, w_ih, b_ih), given, w_hh, b_hh)
+    h: Tensor | None,
+) -> Tensor:
+    """One step of a cell whose state is what it shows."""
+    return _STEPS[kind](F.linear(x, w_ih, b_ih), (_or_zeros(h, x, w_hh.shape[1]),), w_hh, b_hh)[0]
+
+
+@composite
+def _gates(
+    x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None, b_hh: Tensor | None, h: Tensor | None
+) -> Tensor:
+    """The gates of an LSTM before their functions: a call of its own, so that the gradients of what is made of them
+    meet before they go through the products."""
+    return F.linear(x, w_ih, b_ih) + F.linear(_or_zeros(h, x, w_hh.shape[1]), w_hh, b_hh)
+
+
+@composite
+def _next_cell(gates: Tensor, c: Tensor | None) -> Tensor:
+    i, f, g, _ = gates.chunk(4, -1)
+    return f.sigmoid() * _or_zeros(c, gates, i.shape[-1]) + i.sigmoid() * g.tanh()
+
+
+@composite
+def _shown(gates: Tensor, c: Tensor) -> Tensor:
+    return gates.chunk(4, -1)[3].sigmoid() * c.tanh()
+
+
+def _or_zeros(state: Tensor | None, like: Tensor, width: Int) -> Tensor:
+    return zeros(*like.shape[:-1], width, dtype=like.dtype, device=like.device) if state is None else state
 
 
 class RNNCellBase(Module):
@@ -433,19 +456,20 @@ class RNNCellBase(Module):
         for p in self.parameters():
             init.uniform_(p, -bound, bound)
 
-    def next_state(self, kind: str, x: Tensor, state: State | None, count: int) -> State:
-        """One step from `state`, or from zeros."""
+    def weights_for(
+        self, x: Tensor, *state: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """The weights and biases of one step. ShapeError for an input, or a state, that they are not for."""
         name = type(self).__name__
         if x.ndim not in (1, 2) or x.shape[-1] != self.input_size:
             raise ShapeError(
                 f"{name}: input must be (n, {self.input_size}) or ({self.input_size},), got shape {tuple(x.shape)}"
             )
         shape = (*x.shape[:-1], self.hidden_size)
-        for s in state or ():
-            if s.shape != shape:
+        for s in state:
+            if s is not None and s.shape != shape:
                 raise ShapeError(f"{name}: a state must have shape {shape}, got {tuple(s.shape)}")
-        weights = self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
-        return _next_state(kind, x, *weights, *((None,) * count if state is None else state))
+        return self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
@@ -470,7 +494,7 @@ class RNNCell(RNNCellBase):
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         kind = f"RNN_{self.nonlinearity.upper()}"
-        return self.next_state(kind, input, None if hx is None else (hx,), 1)[0]
+        return _next_hidden(kind, input, *self.weights_for(input, hx), hx)
 
 
 class LSTMCell(RNNCellBase):
@@ -487,8 +511,10 @@ class LSTMCell(RNNCellBase):
         super().__init__(input_size, hidden_size, bias, 4, device, dtype)
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        h, c = self.next_state("LSTM", input, hx, 2)
-        return h, c
+        h, c = (None, None) if hx is None else hx
+        gates = _gates(input, *self.weights_for(input, h, c), h)
+        c = _next_cell(gates, c)
+        return _shown(gates, c), c
 
 
 class GRUCell(RNNCellBase):
@@ -505,4 +531,4 @@ class GRUCell(RNNCellBase):
         super().__init__(input_size, hidden_size, bias, 3, device, dtype)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        return self.next_state("GRU", input, None if hx is None else (hx,), 1)[0]
+        return _next_hidden("GRU", input, *self.weights_for(input, hx), hx)
