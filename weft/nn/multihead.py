@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from weft.core.functional.attention import each_once
+from weft.core.functional.attention import each_once, self_attention
 from weft.core.layout.creation import empty
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
@@ -89,6 +89,11 @@ class MultiheadAttention(Module):
             if b is not None:
                 init.zeros_(b)
 
+    def _is_plain(self, x: Tensor) -> bool:
+        """True where self-attention of `x` is projections by one weight, attention, and a projection."""
+        special = self.add_zero_attn or self.bias_k is not None or (self.training and self.dropout > 0)
+        return not special and self.in_proj_weight is not None and x.shape[-1] == self.embed_dim
+
     def forward(
         self,
         query: Tensor,
@@ -101,6 +106,14 @@ class MultiheadAttention(Module):
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         swaps = self.batch_first and query.ndim == 3
+        if swaps and query is key and key is value and self._is_plain(query):
+            refused = is_causal and attn_mask is None
+            found = None if refused else self_attention(
+                query, self.num_heads, self.in_proj_weight, self.in_proj_bias, self.out_proj.weight,
+                self.out_proj.bias, attn_mask, key_padding_mask, need_weights, average_attn_weights, batch_first=True,
+            )  # fmt: skip
+            if found is not None:
+                return found
         if swaps:
             query, key, value = each_once(lambda x: x.transpose(0, 1), query, key, value)
         out, weights = F.multi_head_attention_forward(

@@ -3,54 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Sequence
+from typing import Any, cast
 
-from weft.core.composed.composite import composite
+from weft.core.functional.cells import STEPS, State, gates_of, next_cell, next_hidden, shown
 from weft.core.functional.dropouts import check_probability
 from weft.core.grad.scan import named_scan
 from weft.core.layout.creation import arange, empty, tensor, zeros
 from weft.core.layout.movement import cat, stack
-from weft.core.pointwise.elementwise import tanh, where
+from weft.core.pointwise.elementwise import where
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError, ShapeError
 from weft.ir.dtypes import DType
-from weft.ir.index import Int
 from weft.nn import functional as F
 from weft.nn import init
 from weft.nn.module import Module, Parameter
 from weft.nn.utils.rnn import PackedSequence, pack_with, pad_packed_sequence
-
-State: TypeAlias = tuple[Tensor, ...]
-CellStep: TypeAlias = Callable[[Tensor, State, Tensor, "Tensor | None"], State]
-"""(the input's share of the gates, state, weight_hh, bias_hh) -> the next state, the hidden one first."""
-
-
-def _tanh_step(gates: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
-    """h' = tanh(x-part + W h + b)"""
-    return (tanh(gates + F.linear(state[0], w, b)),)
-
-
-def _relu_step(gates: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
-    """h' = relu(x-part + W h + b)"""
-    return (F.relu(gates + F.linear(state[0], w, b)),)
-
-
-def _lstm_step(gates: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
-    """i, f, o = sigmoid, g = tanh of the gates; c' = f c + i g; h' = o tanh(c')"""
-    i, f, g, o = (gates + F.linear(state[0], w, b)).chunk(4, -1)
-    c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
-    return o.sigmoid() * c.tanh(), c
-
-
-def _gru_step(gates: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
-    """r, z = sigmoid; n = tanh(x-part + r * (W h + b)); h' = (1 - z) n + z h"""
-    (h,) = state
-    xr, xz, xn = gates.chunk(3, -1)
-    hr, hz, hn = F.linear(h, w, b).chunk(3, -1)
-    z = (xz + hz).sigmoid()
-    n = (xn + (xr + hr).sigmoid() * hn).tanh()
-    return ((1 - z) * n + z * h,)
 
 
 class RNNBase(Module):
@@ -79,8 +47,8 @@ class RNNBase(Module):
     ) -> None:
         super().__init__()
         name = type(self).__name__
-        if mode not in _STEPS:
-            raise ArgumentError(f"{name}: mode must be one of {', '.join(_STEPS)}, got {mode!r}")
+        if mode not in STEPS:
+            raise ArgumentError(f"{name}: mode must be one of {', '.join(STEPS)}, got {mode!r}")
         if hidden_size < 1 or num_layers < 1 or input_size < 1:
             raise ArgumentError(f"{name}: sizes and num_layers must be at least 1")
         if isinstance(dropout, bool):
@@ -229,7 +197,7 @@ class RNNBase(Module):
         self, x: Tensor, state: State, suffix: str, backwards: bool, lengths: Sequence[int] | None
     ) -> tuple[Tensor, State]:
         """One layer in one direction: its outputs (T, n, size) and last state."""
-        step = _STEPS[self.mode]
+        step = STEPS[self.mode]
         bias_ih, bias_hh = (
             getattr(self, kind + suffix) if self.bias else None for kind in ("bias_ih", "bias_hh")
         )
@@ -275,14 +243,6 @@ class RNNBase(Module):
             if value != usual:
                 parts.append(f"{name}={value}")
         return ", ".join(parts)
-
-
-_STEPS: dict[str, CellStep] = {
-    "RNN_TANH": _tanh_step,
-    "RNN_RELU": _relu_step,
-    "LSTM": _lstm_step,
-    "GRU": _gru_step,
-}
 
 
 class RNN(RNNBase):
@@ -387,44 +347,6 @@ class GRU(RNNBase):
         )
 
 
-@composite
-def _next_hidden(
-    kind: str,
-    x: Tensor,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor | None,
-    b_hh: Tensor | None,
-    h: Tensor | None,
-) -> Tensor:
-    """One step of a cell whose state is what it shows."""
-    return _STEPS[kind](F.linear(x, w_ih, b_ih), (_or_zeros(h, x, w_hh.shape[1]),), w_hh, b_hh)[0]
-
-
-@composite
-def _gates(
-    x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None, b_hh: Tensor | None, h: Tensor | None
-) -> Tensor:
-    """The gates of an LSTM before their functions: a call of its own, so that the gradients of what is made of them
-    meet before they go through the products."""
-    return F.linear(x, w_ih, b_ih) + F.linear(_or_zeros(h, x, w_hh.shape[1]), w_hh, b_hh)
-
-
-@composite
-def _next_cell(gates: Tensor, c: Tensor | None) -> Tensor:
-    i, f, g, _ = gates.chunk(4, -1)
-    return f.sigmoid() * _or_zeros(c, gates, i.shape[-1]) + i.sigmoid() * g.tanh()
-
-
-@composite
-def _shown(gates: Tensor, c: Tensor) -> Tensor:
-    return gates.chunk(4, -1)[3].sigmoid() * c.tanh()
-
-
-def _or_zeros(state: Tensor | None, like: Tensor, width: Int) -> Tensor:
-    return zeros(*like.shape[:-1], width, dtype=like.dtype, device=like.device) if state is None else state
-
-
 class RNNCellBase(Module):
     """The common base of cells: the weights of one step."""
 
@@ -494,7 +416,7 @@ class RNNCell(RNNCellBase):
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         kind = f"RNN_{self.nonlinearity.upper()}"
-        return _next_hidden(kind, input, *self.weights_for(input, hx), hx)
+        return next_hidden(kind, input, *self.weights_for(input, hx), hx)
 
 
 class LSTMCell(RNNCellBase):
@@ -512,9 +434,9 @@ class LSTMCell(RNNCellBase):
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         h, c = (None, None) if hx is None else hx
-        gates = _gates(input, *self.weights_for(input, h, c), h)
-        c = _next_cell(gates, c)
-        return _shown(gates, c), c
+        gates = gates_of(input, *self.weights_for(input, h, c), h)
+        c = next_cell(gates, c)
+        return shown(gates, c), c
 
 
 class GRUCell(RNNCellBase):
@@ -531,4 +453,4 @@ class GRUCell(RNNCellBase):
         super().__init__(input_size, hidden_size, bias, 3, device, dtype)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        return _next_hidden("GRU", input, *self.weights_for(input, hx), hx)
+        return next_hidden("GRU", input, *self.weights_for(input, hx), hx)

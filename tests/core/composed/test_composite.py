@@ -244,3 +244,21 @@ def test_a_gradient_that_is_the_result_s_own_is_no_reason_to_run_the_function_ag
     assert b.grad is not None and w.grad is not None and not again
     assert b.grad.tolist() == [3.0, 6.0, 9.0]
     assert w.grad.tolist() == [[3.0] * 4, [6.0] * 4, [9.0] * 4]
+
+
+def test_constants_are_arguments_of_calls() -> None:
+    """As biases are before they are trained, and states before the first step. What they simplify is simplified when
+    somebody looks inside."""
+    x = weft.randn(3, 4).realize()
+    w, b = weft.ones(5, 4), weft.zeros(5, requires_grad=True)
+    y = F.linear(x, w, b)
+    assert y.value.node.op is Op.CALL
+    plain = composite.without_calls(F.linear)(x, w, b)
+    assert expand_calls([y.value.node])[0] is plain.value.node
+    y.sum().backward()
+    assert b.grad is not None and b.grad.tolist() == [3.0] * 5
+    np.testing.assert_array_equal(y.detach().numpy(), plain.detach().numpy())
+    all_constant = F.linear(weft.ones(3, 4), w, b)
+    assert all_constant.value.node.device is None
+    assert all_constant.tolist() == [[4.0] * 5] * 3
+    assert F.linear(x, w, weft.zeros(5)).value.node.device == x.value.node.device

@@ -133,7 +133,9 @@ class _Entry:
         """True for tensors like its own."""
         for v, own in zip(inputs, self.given, strict=True):
             n = v.node
-            if n.shape != own.shape or n.dtype is not own.dtype or n.device != own.device:
+            if n.shape != own.shape or n.dtype is not own.dtype:
+                return False
+            if n.device != own.device and n.device is not None:
                 return False
         return True
 
@@ -371,12 +373,15 @@ def _recording(function: Callable[..., Any]) -> Callable[..., Any]:
         if now.inline or now.casts is not None or now.trace is not None:
             return run(*args, **kwargs)
         values: list[Value] = []
+        home: str | None = None
         key: list[Any] = [function, len(args), *kwargs]
         for a in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(a, Handle):
                 v = a.value
                 n = v.node
-                if n.device is None:
+                if n.device is not None:
+                    home = n.device
+                elif n.op is Op.BUFFER:  # in a file
                     return run(*args, **kwargs)
                 values.append(v)
                 key += (n.shape, n.dtype, n.device, v.needs_grad)
@@ -386,6 +391,8 @@ def _recording(function: Callable[..., Any]) -> Callable[..., Any]:
                 key.append(repr(a))
             else:
                 return run(*args, **kwargs)
+        if home is None:  # all are constants
+            return run(*args, **kwargs)
         key += (get_default_dtype() if now.dtype is None else now.dtype, now.grad)
         whole = tuple(key)
         entry = _entries.get(whole)
@@ -437,7 +444,7 @@ def _count_down(entry: _Entry, values: Sequence[Value]) -> None:
     if entry.checked_in:
         return
     entry.checked_in = CHECKED_EVERY
-    again = _record(entry.again(tuple(map(_given, values))))
+    again = _record(entry.again(_given(values)))
     if not alike([r.call for r in again.results], [r.call for r in entry.results]):
         name = entry.function.__name__
         raise IRError(
@@ -456,7 +463,7 @@ def _recorded(
 ) -> _Entry:
     """The function's calls for the values: made of those at other sizes, or recorded on placeholders; an entry without
     a call where it has to be run."""
-    given = tuple(map(_given, values))
+    given = _given(values)
     sizes = _sizes(given)
     if not _known(sizes):
         return _record(_first(function, args, kwargs, given))
@@ -532,9 +539,14 @@ def keep_recordings() -> None:
             family.keep()
 
 
-def _given(v: Value) -> _Given:
-    n = v.node
-    return _Given(n.shape, n.dtype, n.device, v.needs_grad)
+def _given(values: Sequence[Value]) -> tuple[_Given, ...]:
+    """The tensors of a call, constants where the others are."""
+    nodes = [v.node for v in values]
+    home = next(n.device for n in nodes if n.device is not None)
+    return tuple([
+        _Given(n.shape, n.dtype, n.device or home, v.needs_grad)
+        for n, v in zip(nodes, values, strict=True)
+    ])  # fmt: skip
 
 
 def _sizes(given: Sequence[_Given]) -> Sizes:

@@ -1,11 +1,11 @@
 """Attention, as its formula; the compiler makes one kernel of it."""
-# Tests: tests/nn/test_functional.py, tests/core/functional/test_index_masks.py
+# Tests: tests/core/functional/test_attention.py, tests/nn/test_functional.py, tests/core/functional/test_index_masks.py
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weft.autograd.context import grad_enabled
 from weft.autograd.ops import reshape
@@ -15,11 +15,13 @@ from weft.core.args.handle import value_of, wrap
 from weft.core.composed.autocast import lowers
 from weft.core.composed.composite import composite
 from weft.core.composed.precision import widened
+from weft.core.execute.devices import has_values
 from weft.core.functional.activations import softmax
 from weft.core.functional.attention_gradient import (
     Blocked,
     Blocks,
     Part,
+    are_few,
     blocks_of,
     exponentials,
     with_gradient_by_blocks,
@@ -261,6 +263,15 @@ def multi_head_attention_forward(
         raise ArgumentError(f"{op}: {num_heads} heads do not divide embed_dim {embed_dim_to_check}")
     if is_causal and attn_mask is None:
         raise ArgumentError(f"{op}: is_causal says what attn_mask is, so it needs attn_mask")
+    if query is key and key is value and batched and not (use_separate_proj_weight or add_zero_attn):
+        special = bias_k, bias_v, static_k, static_v
+        if in_proj_weight is not None and all(t is None for t in special) and not (training and dropout_p):
+            made = self_attention(
+                query, num_heads, in_proj_weight, in_proj_bias, out_proj_weight, out_proj_bias, attn_mask,
+                key_padding_mask, need_weights, average_attn_weights, batch_first=False,
+            )  # fmt: skip
+            if made is not None:
+                return made
     # from here on sequences by sequences, (n, L, E): a module of batches first has them so
     query, key, value = each_once(
         (lambda t: t.transpose(0, 1)) if batched else (lambda t: t.unsqueeze(0)), query, key, value
@@ -280,7 +291,7 @@ def multi_head_attention_forward(
         parts[1] = cat([parts[1], bias_k.expand(n, 1, embed_dim_to_check)], 1)
         parts[2] = cat([parts[2], bias_v.expand(n, 1, embed_dim_to_check)], 1)
     width = embed_dim_to_check // num_heads
-    heads = [x.reshape((n, x.value.shape[1], num_heads, width)).transpose(1, 2) for x in parts]
+    heads = [_heads_of(x, num_heads) for x in parts]
     for i, static in ((1, static_k), (2, static_v)):
         if static is not None:
             heads[i] = static.reshape((n, num_heads, static.value.shape[1], width))
@@ -292,18 +303,99 @@ def multi_head_attention_forward(
     drop = dropout_p if training else 0.0
     found: Tensor | None = None
     if need_weights:
-        scores = _wide_product(heads[0], heads[1].transpose(-2, -1)) * (1 / math.sqrt(width))
-        found = softmax(scores if mask is None else scores + mask, -1)
-        found = wrap(bc.cast(found.value, heads[0].value.dtype))
-        found = dropout(found, drop) if drop else found
-        out = found @ heads[2]
+        out, found = _with_weights(heads, mask, drop)
     else:
         out = scaled_dot_product_attention(heads[0], heads[1], heads[2], mask, drop)
-    out = linear(out.transpose(1, 2).reshape((n, length, embed_dim_to_check)), out_proj_weight, out_proj_bias)
+    out = _joined(out, out_proj_weight, out_proj_bias)
     if found is not None:
         found = found.mean(1) if average_attn_weights else found
         found = found if batched else found.squeeze(0)
     return (out.transpose(0, 1) if batched else out.squeeze(0)), found
+
+
+def _heads_of(x: Tensor, num_heads: int) -> Tensor:
+    """(n, L, E) by heads, (n, heads, L, E / heads)."""
+    n, length, width = x.value.shape
+    return x.reshape((n, length, num_heads, width // num_heads)).transpose(1, 2)
+
+
+def _scale(queries: Tensor) -> float:
+    width = queries.value.shape[-1]
+    assert isinstance(width, int)
+    return 1 / math.sqrt(width) if width else 1.0
+
+
+def _with_weights(heads: Sequence[Tensor], mask: Tensor | None, drop: float) -> tuple[Tensor, Tensor]:
+    """Attention of queries to keys and values by heads, and the weights."""
+    scores = _wide_product(heads[0], heads[1].transpose(-2, -1)) * _scale(heads[0])
+    found = softmax(scores if mask is None else scores + mask, -1)
+    found = wrap(bc.cast(found.value, heads[0].value.dtype))
+    found = dropout(found, drop) if drop else found
+    return found @ heads[2], found
+
+
+def _joined(out: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The results of all heads, (n, heads, L, d), side by side and projected."""
+    n, count, length, width = out.value.shape
+    return linear(out.transpose(1, 2).reshape((n, length, count * width)), weight, bias)
+
+
+def self_attention(
+    x: Tensor,
+    num_heads: int,
+    in_weight: Tensor,
+    in_bias: Tensor | None,
+    out_weight: Tensor,
+    out_bias: Tensor | None,
+    attn_mask: Tensor | None,
+    padding_mask: Tensor | None,
+    need_weights: bool,
+    average: bool,
+    batch_first: bool,
+) -> tuple[Tensor, Tensor | None] | None:
+    """`multi_head_attention_forward` of sequences and themselves as one call, (n, L, E) with batch_first; None where
+    there are so many scores that gradients are had by blocks of them, or sizes that are not known."""
+    v = x.value
+    if not all(s.__class__ is int for s in v.shape):
+        return None
+    length: Any = v.shape[1 if batch_first else 0]
+    many: Any = v.shape[0 if batch_first else 1]
+    if not has_values(v.node.device) or not are_few(
+        many * num_heads * length * length, v.dtype, v.node.device
+    ):
+        return None
+    how = ("mean" if average else "heads") if need_weights else ""
+    out = _self_attention(
+        x, in_weight, in_bias, out_weight, out_bias, attn_mask, padding_mask, num_heads, batch_first, how
+    )
+    return out if isinstance(out, tuple) else (out, None)
+
+
+@composite(rounds_once=False)
+def _self_attention(
+    x: Tensor,
+    in_weight: Tensor,
+    in_bias: Tensor | None,
+    out_weight: Tensor,
+    out_bias: Tensor | None,
+    attn_mask: Tensor | None,
+    padding_mask: Tensor | None,
+    num_heads: int,
+    batch_first: bool,
+    weights: str,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Self-attention; with the weights of each of the "heads", or their "mean", if those are asked for."""
+    x = x if batch_first else transpose(x, 0, 1)
+    n, length, _ = x.value.shape
+    q, k, v = (_heads_of(part, num_heads) for part in chunk(linear(x, in_weight, in_bias), 3, -1))
+    mask = _attention_mask(attn_mask, padding_mask, n, num_heads, length, length, 0)
+    if weights:
+        out, found = _with_weights((q, k, v), mask, 0.0)
+        out = _joined(out, out_weight, out_bias)
+        return (out if batch_first else transpose(out, 0, 1)), found.mean(1) if weights == "mean" else found
+    out = _attention(q, k, v, mask, 0.0, is_causal=False, scale=_scale(q))
+    out = _joined(out, out_weight, out_bias)
+    return out if batch_first else transpose(out, 0, 1)
 
 
 def each_once(f: Callable[[Tensor], Tensor], *tensors: Tensor) -> tuple[Tensor, ...]:

@@ -90,6 +90,11 @@ class Blocks:
     columns: int
 
 
+def are_few(scores: int, dtype: DType, device: str | None) -> bool:
+    """True for so few scores that blocks of them do not pay."""
+    return scores * accumulator(dtype).itemsize < limits(device).least
+
+
 def blocks_of(q: Value, k: Value, v: Value, mask: Value | None = None) -> Blocks | None:
     """The division that pays for attention on these values; None where all rows at once are as good, or where
     sizes or gradients ask for more than blocks give."""
@@ -103,10 +108,10 @@ def blocks_of(q: Value, k: Value, v: Value, mask: Value | None = None) -> Blocks
     if not has_values(q.node.device):  # nothing is computed
         return None
     batch, length, columns = _product(q.shape[:-2]), _product(q.shape[-2:-1]), _product(k.shape[-2:-1])
+    if are_few(batch * length * columns, q.dtype, q.node.device):
+        return None
     size = accumulator(q.dtype).itemsize
     bounds = limits(q.node.device)
-    if batch * length * columns * size < bounds.least:
-        return None
     shared = mask is None or all(n == 1 for n in mask.shape[:-2])
     wide, row = columns, columns * size * (1 if shared else batch)
     if mask is None and bounds.cached:  # a mask's columns would have to be copied
