@@ -545,3 +545,22 @@ def test_what_computes_elements_may_not() -> None:
     ):
         with pytest.raises(weft.ArgumentError, match="several elements"):
             write()
+
+
+def test_parts_of_other_sizes_have_other_strides() -> None:
+    """Whether a reshape copies is remembered by the calls that made its input: which part it is made of is one of
+    them, unless the part is the input itself."""
+    for _ in range(2):
+        x = weft.zeros(14).realize()
+        for part, is_view in zip(x.split([6, 8]), (True, False), strict=True):
+            before = x.sum().item()
+            part.view(2, -1)[:, :3].reshape(6).add_(1)
+            assert (x.sum().item() == before + 6) is is_view
+        y = weft.zeros(2, 9).realize()
+        for part in y.split(3, 1):
+            assert part.shape == (2, 3)
+            part.reshape(6).add_(1)
+        assert y.sum().item() == 0
+        for part in y.split(3, dim=1):
+            part.reshape(2, 3, 1).add_(1)
+        assert y.sum().item() == 18
