@@ -90,6 +90,24 @@ def test_what_differs_in_more_than_sizes_has_no_brief(found: list[bool]) -> None
         step(n, k % 3)
 
 
+@composite.composite()
+def blended(p: Tensor, q: Tensor) -> Tensor:
+    return (p.exp() - q * 2.0).tanh()
+
+
+def test_calls_on_other_inputs_have_no_brief(found: list[bool]) -> None:
+    """All else is alike: what goes in is numbered before."""
+    w = weft.tensor(W)
+    for k, n in enumerate((*SIZES, *SIZES[::-1])):
+        x = weft.tensor(array(n, 64))
+        u, v = x @ w, F.gelu(x @ w)
+        y = (u + v) * (blended(u, v) if k < 8 or k % 2 else blended(v, u))
+        a = array(n, 64) @ W
+        b = composite.without_calls(F.gelu)(weft.tensor(a)).numpy()
+        p, q = (a, b) if k < 8 or k % 2 else (b, a)
+        np.testing.assert_allclose(y.numpy(), (a + b) * np.tanh(np.exp(p) - q * 2), rtol=1e-3, atol=1e-3)
+
+
 def test_a_size_of_one_is_another_structure(found: list[bool]) -> None:
     w = weft.tensor(W)
     for n in (*SIZES[:8], 1, 13, 1, 44):
