@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from weft.core.functional.attention import each_once, self_attention
+from weft.core.functional.attention import Masks, Projections, multi_head
 from weft.core.layout.creation import empty
 from weft.core.tensor.tensor import Tensor
 from weft.errors import ArgumentError
 from weft.ir.dtypes import DType
-from weft.nn import functional as F
 from weft.nn import init
 from weft.nn.linear import Linear
 from weft.nn.module import Module, Parameter
@@ -89,11 +88,6 @@ class MultiheadAttention(Module):
             if b is not None:
                 init.zeros_(b)
 
-    def _is_plain(self, x: Tensor) -> bool:
-        """True where self-attention of `x` is projections by one weight, attention, and a projection."""
-        special = self.add_zero_attn or self.bias_k is not None or (self.training and self.dropout > 0)
-        return not special and self.in_proj_weight is not None and x.shape[-1] == self.embed_dim
-
     def forward(
         self,
         query: Tensor,
@@ -105,40 +99,13 @@ class MultiheadAttention(Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        swaps = self.batch_first and query.ndim == 3
-        if swaps and query is key and key is value and self._is_plain(query):
-            refused = is_causal and attn_mask is None
-            found = None if refused else self_attention(
-                query, self.num_heads, self.in_proj_weight, self.in_proj_bias, self.out_proj.weight,
-                self.out_proj.bias, attn_mask, key_padding_mask, need_weights, average_attn_weights, batch_first=True,
-            )  # fmt: skip
-            if found is not None:
-                return found
-        if swaps:
-            query, key, value = each_once(lambda x: x.transpose(0, 1), query, key, value)
-        out, weights = F.multi_head_attention_forward(
-            query,
-            key,
-            value,
-            self.embed_dim,
-            self.num_heads,
-            self.in_proj_weight,
-            self.in_proj_bias,
-            self.bias_k,
-            self.bias_v,
+        separate = self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
+        weights = Projections(
+            self.embed_dim, self.num_heads, self.in_proj_weight, self.in_proj_bias, self.out_proj.weight,
+            self.out_proj.bias, separate if self.in_proj_weight is None else None, self.bias_k, self.bias_v,
             self.add_zero_attn,
-            self.dropout,
-            self.out_proj.weight,
-            self.out_proj.bias,
-            self.training,
-            key_padding_mask,
-            need_weights,
-            attn_mask,
-            self.in_proj_weight is None,
-            self.q_proj_weight,
-            self.k_proj_weight,
-            self.v_proj_weight,
-            average_attn_weights=average_attn_weights,
-            is_causal=is_causal,
-        )
-        return (out.transpose(0, 1) if swaps else out), weights
+        )  # fmt: skip
+        masks = Masks(attn_mask, key_padding_mask, is_causal)
+        shown = ("mean" if average_attn_weights else "heads") if need_weights else ""
+        drop = self.dropout if self.training else 0.0
+        return multi_head(query, key, value, weights, masks, drop, shown, self.batch_first)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from weft.autograd.context import grad_enabled
 from weft.autograd.ops import reshape
@@ -38,6 +38,7 @@ from weft.ir.dtypes import bool_, int32
 from weft.ir.graph import Shape
 from weft.ir.index import Index, Int
 from weft.ir.ops import Op
+from weft.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from weft.core.tensor.tensor import Tensor
@@ -247,70 +248,132 @@ def multi_head_attention_forward(
     (n, L, S), or (n, num_heads, L, S) unless average_attn_weights. static_k and static_v, (n * num_heads, S, d), take
     the place of projected keys and values.
     """
+    separate = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else None
+    weights = Projections(
+        embed_dim_to_check, num_heads, in_proj_weight, in_proj_bias, out_proj_weight, out_proj_bias, separate,
+        bias_k, bias_v, bool(add_zero_attn),
+    )  # fmt: skip
+    masks = Masks(attn_mask, key_padding_mask, is_causal)
+    shown = ("mean" if average_attn_weights else "heads") if need_weights else ""
+    drop = dropout_p if training else 0.0
+    return multi_head(query, key, value, weights, masks, drop, shown, False, static_k, static_v)
+
+
+@dataclass(frozen=True, slots=True)
+class Projections:
+    """The weights of multi-head attention, as wide as queries are. `separate`: those of queries, keys and values, which
+    `packed` has as one; `zero`: a key and a value of zeros are added."""
+
+    width: int
+    heads: int
+    packed: Tensor | None
+    bias: Tensor | None
+    out: Tensor
+    out_bias: Tensor | None
+    separate: tuple[Tensor | None, Tensor | None, Tensor | None] | None
+    bias_k: Tensor | None
+    bias_v: Tensor | None
+    zero: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """The masks of scores, and of keys; `is_causal` says what the first one is."""
+
+    scores: Tensor | None
+    padding: Tensor | None
+    is_causal: bool
+
+
+def multi_head(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    weights: Projections,
+    masks: Masks,
+    drop: float,
+    shown: str,
+    batch_first: bool,
+    static_k: Tensor | None = None,
+    static_v: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """`multi_head_attention_forward`, of batches first or not. `shown`: the weights that are wanted, of all "heads" or
+    their "mean"; empty for none."""
     op = "MultiheadAttention"
     q, k, v = (value_of(op, t).shape for t in (query, key, value))
+    width, num_heads = weights.width, weights.heads
     batched = len(q) == 3
     if len(q) not in (2, 3) or len(k) != len(q) or len(v) != len(q):
         raise ShapeError(
             f"{op}: query, key and value must all have 3 dimensions, or 2 without a batch; got shapes "
             f"{tuple(q)}, {tuple(k)} and {tuple(v)}"
         )
-    if q[-1] != embed_dim_to_check:
-        raise ShapeError(
-            f"{op}: query must have embed_dim {embed_dim_to_check} as its last size, got {tuple(q)}"
-        )
-    if num_heads < 1 or embed_dim_to_check % num_heads:
-        raise ArgumentError(f"{op}: {num_heads} heads do not divide embed_dim {embed_dim_to_check}")
-    if is_causal and attn_mask is None:
+    if q[-1] != width:
+        raise ShapeError(f"{op}: query must have embed_dim {width} as its last size, got {tuple(q)}")
+    if num_heads < 1 or width % num_heads:
+        raise ArgumentError(f"{op}: {num_heads} heads do not divide embed_dim {width}")
+    if masks.is_causal and masks.scores is None:
         raise ArgumentError(f"{op}: is_causal says what attn_mask is, so it needs attn_mask")
-    if query is key and key is value and batched and not (use_separate_proj_weight or add_zero_attn):
-        special = bias_k, bias_v, static_k, static_v
-        if in_proj_weight is not None and all(t is None for t in special) and not (training and dropout_p):
-            made = self_attention(
-                query, num_heads, in_proj_weight, in_proj_bias, out_proj_weight, out_proj_bias, attn_mask,
-                key_padding_mask, need_weights, average_attn_weights, batch_first=False,
+    special = weights.separate, weights.bias_k, weights.bias_v, static_k, static_v
+    if batched and query is key and key is value and not drop and not weights.zero:
+        packed = weights.packed
+        if (
+            packed is not None
+            and all(t is None for t in special)
+            and _is_small(query, num_heads, batch_first)
+        ):
+            made = _self_attention(
+                query, packed, weights.bias, weights.out, weights.out_bias, masks.scores, masks.padding, num_heads,
+                batch_first, shown,
             )  # fmt: skip
-            if made is not None:
-                return made
-    # from here on sequences by sequences, (n, L, E): a module of batches first has them so
-    query, key, value = each_once(
-        (lambda t: t.transpose(0, 1)) if batched else (lambda t: t.unsqueeze(0)), query, key, value
-    )
+            return made if isinstance(made, tuple) else (made, None)
+    # from here on sequences by sequences, (n, L, E)
+    if not batched:
+        query, key, value = _each_once(lambda t: t.unsqueeze(0), query, key, value)
+    elif not batch_first:
+        query, key, value = _each_once(lambda t: t.transpose(0, 1), query, key, value)
     n, length = query.value.shape[:2]
     if key.value.shape[:2] != value.value.shape[:2] or key.value.shape[0] != n:
         raise ShapeError(
             f"{op}: key of shape {tuple(k)} and value of shape {tuple(v)} must be equally long, and as many as query"
         )
-    if use_separate_proj_weight:
-        weights = [q_proj_weight, k_proj_weight, v_proj_weight]
-        biases = [None] * 3 if in_proj_bias is None else list(chunk(in_proj_bias, 3))
-        parts = [_projected(*p) for p in zip((query, key, value), weights, biases, strict=True)]
+    if weights.separate is not None:
+        biases = [None] * 3 if weights.bias is None else list(chunk(weights.bias, 3))
+        parts = [_projected(*p) for p in zip((query, key, value), weights.separate, biases, strict=True)]
     else:
-        parts = _packed_projections(query, key, value, in_proj_weight, in_proj_bias)
-    if bias_k is not None and bias_v is not None:
-        parts[1] = cat([parts[1], bias_k.expand(n, 1, embed_dim_to_check)], 1)
-        parts[2] = cat([parts[2], bias_v.expand(n, 1, embed_dim_to_check)], 1)
-    width = embed_dim_to_check // num_heads
+        parts = _packed_projections(query, key, value, weights.packed, weights.bias)
+    if weights.bias_k is not None and weights.bias_v is not None:
+        parts[1] = cat([parts[1], weights.bias_k.expand(n, 1, width)], 1)
+        parts[2] = cat([parts[2], weights.bias_v.expand(n, 1, width)], 1)
     heads = [_heads_of(x, num_heads) for x in parts]
     for i, static in ((1, static_k), (2, static_v)):
         if static is not None:
-            heads[i] = static.reshape((n, num_heads, static.value.shape[1], width))
-    if add_zero_attn:
+            heads[i] = static.reshape((n, num_heads, static.value.shape[1], width // num_heads))
+    if weights.zero:
         heads[1:] = [cat([x, x[:, :, :1] * 0.0], 2) for x in heads[1:]]
     size = heads[1].value.shape[2]
-    extra = (bias_k is not None) + bool(add_zero_attn)
-    mask = _attention_mask(attn_mask, key_padding_mask, n, num_heads, length, size, extra)
-    drop = dropout_p if training else 0.0
+    extra = (weights.bias_k is not None) + weights.zero
+    mask = _attention_mask(masks.scores, masks.padding, n, num_heads, length, size, extra)
     found: Tensor | None = None
-    if need_weights:
-        out, found = _with_weights(heads, mask, drop)
+    if shown:
+        out, found = _with_weights(heads, mask, drop, shown)
+        found = found if batched else found.squeeze(0)
     else:
         out = scaled_dot_product_attention(heads[0], heads[1], heads[2], mask, drop)
-    out = _joined(out, out_proj_weight, out_proj_bias)
-    if found is not None:
-        found = found.mean(1) if average_attn_weights else found
-        found = found if batched else found.squeeze(0)
-    return (out.transpose(0, 1) if batched else out.squeeze(0)), found
+    out = _joined(out, weights.out, weights.out_bias)
+    if not batched:
+        return out.squeeze(0), found
+    return (out if batch_first else out.transpose(0, 1)), found
+
+
+def _is_small(x: Tensor, num_heads: int, batch_first: bool) -> bool:
+    """True for self-attention whose gradients are not had by blocks of scores, how many there are being no polynomial
+    of the sizes."""
+    v = x.value
+    n, length = v.shape[:2] if batch_first else v.shape[1::-1]
+    if not isinstance(n, int) or not isinstance(length, int) or not has_values(v.node.device):
+        return False
+    return are_few(n * num_heads * length * length, v.dtype, v.node.device)
 
 
 def _heads_of(x: Tensor, num_heads: int) -> Tensor:
@@ -325,50 +388,21 @@ def _scale(queries: Tensor) -> float:
     return 1 / math.sqrt(width) if width else 1.0
 
 
-def _with_weights(heads: Sequence[Tensor], mask: Tensor | None, drop: float) -> tuple[Tensor, Tensor]:
-    """Attention of queries to keys and values by heads, and the weights."""
+def _with_weights(
+    heads: Sequence[Tensor], mask: Tensor | None, drop: float, shown: str
+) -> tuple[Tensor, Tensor]:
+    """Attention of queries to keys and values by heads, and the weights, of all of these or their mean."""
     scores = _wide_product(heads[0], heads[1].transpose(-2, -1)) * _scale(heads[0])
     found = softmax(scores if mask is None else scores + mask, -1)
     found = wrap(bc.cast(found.value, heads[0].value.dtype))
     found = dropout(found, drop) if drop else found
-    return found @ heads[2], found
+    return found @ heads[2], found.mean(1) if shown == "mean" else found
 
 
 def _joined(out: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The results of all heads, (n, heads, L, d), side by side and projected."""
     n, count, length, width = out.value.shape
     return linear(out.transpose(1, 2).reshape((n, length, count * width)), weight, bias)
-
-
-def self_attention(
-    x: Tensor,
-    num_heads: int,
-    in_weight: Tensor,
-    in_bias: Tensor | None,
-    out_weight: Tensor,
-    out_bias: Tensor | None,
-    attn_mask: Tensor | None,
-    padding_mask: Tensor | None,
-    need_weights: bool,
-    average: bool,
-    batch_first: bool,
-) -> tuple[Tensor, Tensor | None] | None:
-    """`multi_head_attention_forward` of sequences and themselves as one call, (n, L, E) with batch_first; None where
-    there are so many scores that gradients are had by blocks of them, or sizes that are not known."""
-    v = x.value
-    if not all(s.__class__ is int for s in v.shape):
-        return None
-    length: Any = v.shape[1 if batch_first else 0]
-    many: Any = v.shape[0 if batch_first else 1]
-    if not has_values(v.node.device) or not are_few(
-        many * num_heads * length * length, v.dtype, v.node.device
-    ):
-        return None
-    how = ("mean" if average else "heads") if need_weights else ""
-    out = _self_attention(
-        x, in_weight, in_bias, out_weight, out_bias, attn_mask, padding_mask, num_heads, batch_first, how
-    )
-    return out if isinstance(out, tuple) else (out, None)
 
 
 @composite(rounds_once=False)
@@ -382,23 +416,24 @@ def _self_attention(
     padding_mask: Tensor | None,
     num_heads: int,
     batch_first: bool,
-    weights: str,
+    shown: str,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Self-attention; with the weights of each of the "heads", or their "mean", if those are asked for."""
+    """`multi_head` of sequences and themselves as one call."""
     x = x if batch_first else transpose(x, 0, 1)
     n, length, _ = x.value.shape
     q, k, v = (_heads_of(part, num_heads) for part in chunk(linear(x, in_weight, in_bias), 3, -1))
     mask = _attention_mask(attn_mask, padding_mask, n, num_heads, length, length, 0)
-    if weights:
-        out, found = _with_weights((q, k, v), mask, 0.0)
-        out = _joined(out, out_weight, out_bias)
-        return (out if batch_first else transpose(out, 0, 1)), found.mean(1) if weights == "mean" else found
-    out = _attention(q, k, v, mask, 0.0, is_causal=False, scale=_scale(q))
+    found = None
+    if shown:
+        out, found = _with_weights((q, k, v), mask, 0.0, shown)
+    else:
+        out = _attention(q, k, v, mask, 0.0, is_causal=False, scale=_scale(q))
     out = _joined(out, out_weight, out_bias)
-    return out if batch_first else transpose(out, 0, 1)
+    out = out if batch_first else transpose(out, 0, 1)
+    return out if found is None else (out, found)
 
 
-def each_once(f: Callable[[Tensor], Tensor], *tensors: Tensor) -> tuple[Tensor, ...]:
+def _each_once(f: Callable[[Tensor], Tensor], *tensors: Tensor) -> tuple[Tensor, ...]:
     """`f` of each tensor: what is the same tensor stays one."""
     made = {id(t): t for t in tensors}
     made = {n: f(t) for n, t in made.items()}
