@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.ir.test_index import VARS, pairs
-from weft.ir.compiled_index import compiled
+from weft.ir.compiled_index import compiled, picker
 from weft.ir.dtypes import int32
 from weft.ir.expr import Load
 from weft.ir.index import Int, Opaque, Var, evaluate
@@ -52,3 +52,9 @@ def test_more_than_python_reads_is_refused() -> None:
         x = (x + k) // 2 * 3 % (n + k)
     with pytest.raises(ValueError, match="too many parts"):
         compiled((x,), (n,))
+
+
+def test_any_number_of_places_is_taken_as_a_tuple() -> None:
+    assert picker(())((5, 6)) == ()
+    assert picker((1,))((5, 6)) == (6,)
+    assert picker((1, 0, 1))((5, 6)) == (6, 5, 6)

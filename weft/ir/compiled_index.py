@@ -8,6 +8,7 @@ To evaluate an expression by walking through it takes some 2 us; the function ta
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from weft.ir.index import FloorDiv, Index, Int, Max, Min, Mod, Product, Sum
@@ -25,6 +26,13 @@ def compiled(expressions: Sequence[Int], by: Sequence[Index]) -> Callable[[Seque
     except (SyntaxError, MemoryError, RecursionError) as error:
         raise ValueError("an expression of too many parts") from error
     return made
+
+
+def picker(places: Sequence[int]) -> Callable[[Sequence[int]], tuple[int, ...]]:
+    """The function that takes the numbers at these places, any number of them, as a tuple."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return (lambda v: (v[places[0]],)) if places else (lambda v: ())
 
 
 def _text(x: Int, place: Mapping[Index, str]) -> str:

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from operator import itemgetter
 from typing import Any
 
+from weft.ir.compiled_index import picker
 from weft.ir.dtypes import DType
 from weft.ir.expr import Scalar
 from weft.ir.graph import Axes
@@ -28,7 +28,6 @@ from weft.scheduler.varying import Pattern
 
 AGAIN = 2
 """Graphs that were like the one before, before a brief is made of one: what comes twice pays for nothing."""
-
 
 PATTERNS = 8
 """Patterns of a family that are kept as briefs have them."""
@@ -43,7 +42,7 @@ class Layout:
     fixed: tuple[tuple[int, int], ...]
     starts: tuple[int, ...]
     """The places where the numbers of each row begin."""
-    takes: tuple[Callable[[tuple[int, ...]], tuple[int, ...]] | None, ...]
+    takes: tuple[Callable[[Sequence[int]], tuple[int, ...]] | None, ...]
     """A function for each row that takes out those of a call's values that are sizes of the outline; None for all."""
 
     def brief_pattern(self, pattern: Pattern) -> Pattern | None:
@@ -166,7 +165,7 @@ def _first(walk: Walk) -> Brief:
     places: list[tuple[int, ...]] = []
     fixed: list[tuple[int, int]] = []
     starts: list[int] = []
-    takes: list[Callable[[tuple[int, ...]], tuple[int, ...]] | None] = []
+    takes: list[Callable[[Sequence[int]], tuple[int, ...]] | None] = []
     sizes: list[int] = []
     ends = [first for first, _ in walk.starts[1:]] + [len(walk.found.sizes)]
     for row, (first, _), end in zip(walk.rows, walk.starts, ends, strict=False):
@@ -183,7 +182,7 @@ def _first(walk: Walk) -> Brief:
                     fixed.append((first + k, s))
             used = [k for k, e in enumerate(maker.expressions) if e in at]
             if len(used) < len(maker.expressions):
-                take = _taking(used)
+                take = picker(used)
             places += [tuple(at[maker.expressions[k]]) for k in used]
             sizes += [template.values[k] for k in used]
         else:
@@ -192,10 +191,3 @@ def _first(walk: Walk) -> Brief:
         takes.append(take)
     layout = Layout(tuple(places), tuple(fixed), tuple(starts), tuple(takes))
     return Brief(layout, walk.found.key, walk.rows, tuple(sizes), walk.found.numbers)
-
-
-def _taking(places: Sequence[int]) -> Callable[[tuple[int, ...]], tuple[int, ...]]:
-    """A function that takes these out of values."""
-    if len(places) > 1:
-        return itemgetter(*places)
-    return (lambda values: (values[places[0]],)) if places else (lambda values: ())

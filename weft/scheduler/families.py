@@ -304,7 +304,7 @@ def _briefly(rows: tuple[Any, ...], device: Device, replaces: Replaces) -> Plan 
         return None
     for general in family.plans:
         recipe = general.recipe
-        if family.stored and any(_room(r) < recipe.room for r in family.stored):
+        if any(_room(r) < recipe.room for r in family.stored):
             return None
         pattern = brief.of(recipe.pattern)
         if pattern is None:

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
-from operator import itemgetter
 from typing import Any
 
-from weft.ir.compiled_index import compiled
+from weft.ir.compiled_index import compiled, picker
 from weft.ir.dtypes import DType
 from weft.ir.expr import Scalar, bits, normalize
 from weft.ir.graph import Attrs, Fill, Shape
@@ -191,9 +190,8 @@ def _picking(
     """A function that takes the sizes out of the values of the expressions."""
     known = tuple(dict.fromkeys([s for s in sizes if isinstance(s, int)]))
     place = {s: k for k, s in enumerate((*expressions, *known))}
-    count = len(sizes)
-    take = itemgetter(*[place[s] for s in sizes], *([0, 0] if count < 2 else []))
-    return lambda values: take((*values, *known))[:count] if count < 2 else take((*values, *known))
+    take = picker([place[s] for s in sizes])
+    return lambda values: take((*values, *known))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import TypeAlias
 
+from weft.ir.compiled_index import picker
 from weft.ir.index import (
     Index,
     Int,
@@ -57,16 +58,15 @@ class Pattern:
     def of(variables: tuple[Var, ...], sizes: tuple[Int, ...], places: tuple[int, ...]) -> Pattern:
         """The pattern of these sizes, with each variable read at its place."""
         fixed = [k for k, s in enumerate(sizes) if isinstance(s, int)]
-        several = fixed if len(fixed) > 1 else fixed * 2
-        expected = tuple([s for k in several if isinstance(s := sizes[k], int)])
+        expected = tuple([s for s in sizes if isinstance(s, int)])
         varying: dict[Index, list[int]] = {}
         for k, s in enumerate(sizes):
             if not isinstance(s, int):
                 varying.setdefault(s, []).append(k)
         expressions = tuple([
-            (_evaluator(e, variables), at[0], _several(at[1:]) if len(at) > 1 else None) for e, at in varying.items()
+            (_evaluator(e, variables), at[0], picker(at[1:]) if len(at) > 1 else None) for e, at in varying.items()
         ])  # fmt: skip
-        return Pattern(variables, sizes, places, (_several(fixed), expected), expressions)
+        return Pattern(variables, sizes, places, (picker(fixed), expected), expressions)
 
     def bind(self, sizes: Column) -> tuple[int, ...] | None:
         """The values of the variables with which the pattern gives these sizes; None if there are none."""
@@ -330,14 +330,3 @@ def _narrow(bounds: Bounds, rest: Int, variables: Mapping[Var, tuple[Column, int
 
     lo, hi = bounds[v]
     bounds[v] = max(lo, last(min(seen), v.lo)), min(hi, last(max(seen), v.hi))
-
-
-def _several(places: Sequence[int]) -> Callable[[Column], tuple[int, ...]]:
-    """The function that reads these places; at least two, so that it gives a tuple."""
-    if not places:
-        return _nothing
-    return itemgetter(*(places if len(places) > 1 else (*places, *places)))
-
-
-def _nothing(_: Column) -> tuple[int, ...]:
-    return ()

@@ -262,3 +262,21 @@ def test_constants_are_arguments_of_calls() -> None:
     assert all_constant.value.node.device is None
     assert all_constant.tolist() == [[4.0] * 5] * 3
     assert F.linear(x, w, weft.zeros(5)).value.node.device == x.value.node.device
+
+
+@pytest.mark.parametrize(
+    "pick",
+    [
+        lambda x, i: F.embedding(i, x), lambda x, i: x.index_select(0, i), lambda x, i: x[i],
+        lambda x, i: x.gather(0, i.reshape(3, 1)), lambda x, i: F.nll_loss(x, i), lambda x, i: F.cross_entropy(x, i),
+    ],
+)  # fmt: skip
+def test_constants_that_are_wrong_are_refused_after_some_that_were_not(
+    pick: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    """Their values are no part of a call's key."""
+    x = weft.randn(3, 4).realize()
+    for _ in range(2):
+        pick(x, weft.full((3,), 1, dtype=weft.int64))
+        with pytest.raises(weft.IndexError):
+            pick(x, weft.full((3,), 9, dtype=weft.int64))

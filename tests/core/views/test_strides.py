@@ -116,3 +116,9 @@ def test_places_that_are_known_at_run_time_only() -> None:
     row = x[at : at + 1].reshape(2)
     assert weft.bind(row, at=2).tolist() == [5, 6]
     assert weft.bind(x.T[:, at : at + 2].reshape(4), at=1).tolist() == [3, 5, 4, 6]
+
+
+def test_nothing_is_never_copied() -> None:
+    x = numpy_leaf(np.zeros((0, 3), np.float32))
+    turned = apply(Op.PERMUTE, (x,), Axes((1, 0)))
+    assert not copies((0, 3), [turned], (3, 0), True) and not copies((0, 3), [turned], (0,), False)

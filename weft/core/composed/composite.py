@@ -9,8 +9,10 @@ ir/calls.py). Gradients are recorded in the same way, when they are first asked 
 from earlier calls in sizes only is mostly made of what these recorded: see sized.py.
 
 A function can be recorded if it reads nothing else: no values, no random numbers, no state, no modes but those that are
-part of the key here; and changes nothing. What it makes must be a tensor that is no view, or a tuple of such. Where
-forms are verified (WEFT_VERIFY=1), a function is recorded again now and then, and both graphs are compared.
+part of the key here; and changes nothing. Constants are arguments like others: their values are no part of the key, and
+what they simplify is simplified when somebody looks inside. It makes a tensor that is no view, or a tuple of such. Their
+gradients are recorded one by one: results that share products had better be calls one after the other. Where forms are
+verified (WEFT_VERIFY=1), a function is recorded again now and then, and both graphs are compared.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ class _Entry:
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    given: tuple[_Given, ...] = ()
+    given: tuple[_Argument, ...] = ()
     """Its tensors."""
     records: tuple[Value, ...] = ()
     """Placeholders for these, on which it was recorded; none where its calls are made of those of other sizes."""
@@ -113,7 +115,7 @@ class _Entry:
         with switched(grad=self.grad, dtype=self.dtype):
             return _record(self.again(_resized(self.given, sizes)))
 
-    def again(self, given: tuple[_Given, ...]) -> _Entry:
+    def again(self, given: tuple[_Argument, ...]) -> _Entry:
         """An entry without results for other tensors."""
         return _Entry(self.function, self.args, self.kwargs, given, dtype=self.dtype, grad=self.grad)
 
@@ -307,7 +309,7 @@ class _Result:
 rules_of(_Result)
 
 
-class _Given(NamedTuple):
+class _Argument(NamedTuple):
     """A tensor among the arguments."""
 
     shape: Shape
@@ -444,7 +446,7 @@ def _count_down(entry: _Entry, values: Sequence[Value]) -> None:
     if entry.checked_in:
         return
     entry.checked_in = CHECKED_EVERY
-    again = _record(entry.again(_given(values)))
+    again = _record(entry.again(_arguments(values)))
     if not alike([r.call for r in again.results], [r.call for r in entry.results]):
         name = entry.function.__name__
         raise IRError(
@@ -463,7 +465,7 @@ def _recorded(
 ) -> _Entry:
     """The function's calls for the values: made of those at other sizes, or recorded on placeholders; an entry without
     a call where it has to be run."""
-    given = _given(values)
+    given = _arguments(values)
     sizes = _sizes(given)
     if not _known(sizes):
         return _record(_first(function, args, kwargs, given))
@@ -487,7 +489,7 @@ def _recorded(
 
 
 def _first(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], given: tuple[_Given, ...]
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], given: tuple[_Argument, ...]
 ) -> _Entry:
     """An entry without results for these arguments."""
     places = iter(range(len(given)))
@@ -517,7 +519,7 @@ def _make(entry: _Entry, family: _Family, calls: Calls) -> None:
     family.like = family.like or entry
 
 
-def _family(key: tuple[Any, ...], sizes: Sizes, given: Sequence[_Given]) -> _Family:
+def _family(key: tuple[Any, ...], sizes: Sizes, given: Sequence[_Argument]) -> _Family:
     """The entries with keys that differ from this one in sizes only, where the same of these are equal: rules simplify
     by that, so a template for all sizes serves none where they are not (a layer as wide as it is long)."""
     at = (*[len(k) if k.__class__ is tuple else k for k in key], tuple(map(sizes.index, sizes)))
@@ -539,17 +541,17 @@ def keep_recordings() -> None:
             family.keep()
 
 
-def _given(values: Sequence[Value]) -> tuple[_Given, ...]:
+def _arguments(values: Sequence[Value]) -> tuple[_Argument, ...]:
     """The tensors of a call, constants where the others are."""
     nodes = [v.node for v in values]
     home = next(n.device for n in nodes if n.device is not None)
     return tuple([
-        _Given(n.shape, n.dtype, n.device or home, v.needs_grad)
+        _Argument(n.shape, n.dtype, n.device or home, v.needs_grad)
         for n, v in zip(nodes, values, strict=True)
     ])  # fmt: skip
 
 
-def _sizes(given: Sequence[_Given]) -> Sizes:
+def _sizes(given: Sequence[_Argument]) -> Sizes:
     return tuple([n for g in given for n in g.shape])  # pyright: ignore[reportReturnType]
 
 
@@ -561,9 +563,9 @@ def _known(sizes: Sizes) -> bool:
     return {n.__class__ for n in sizes} <= _INT
 
 
-def _resized(given: Sequence[_Given], sizes: Sizes) -> tuple[_Given, ...]:
+def _resized(given: Sequence[_Argument], sizes: Sizes) -> tuple[_Argument, ...]:
     """Tensors like these, of other sizes."""
-    out: list[_Given] = []
+    out: list[_Argument] = []
     at = 0
     for g in given:
         out.append(g._replace(shape=sizes[at : at + len(g.shape)]))

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from itertools import count
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft.core.execute import recordings
 from weft.core.execute.run import blocks_in, learned_template
 from weft.ir.calls import Given, GraphCall
+from weft.ir.compiled_index import picker
 from weft.ir.index import Var
 from weft.lazy_dataclass import dataclass
 
@@ -63,20 +63,15 @@ class Known:
     fixed: tuple[tuple[int, int], ...]
     calls: tuple[tuple[SizedTemplate, tuple[int, ...]] | Given | None, ...]
 
-    _fixed: tuple[Callable[[Sizes], Any], Any] | None = field(init=False)
+    _fixed: tuple[Callable[[Sizes], Sizes], Sizes] = field(init=False)
     """A function that takes out the sizes that are known, and these."""
-    _reads: tuple[tuple[int, int, int, Callable[[Sizes], Any] | None, int], ...] = field(init=False)
+    _reads: tuple[tuple[int, int, int, Callable[[Sizes], Sizes] | None, int], ...] = field(init=False)
     """The first place of each variable, its bounds, and a function that takes out all of its places, so many."""
 
     def __post_init__(self) -> None:
-        fixed = None
-        if self.fixed:
-            fixed = (
-                itemgetter(*[k for k, _ in self.fixed]),
-                itemgetter(*range(len(self.fixed)))([n for _, n in self.fixed]),
-            )
+        fixed = picker([k for k, _ in self.fixed]), tuple([n for _, n in self.fixed])
         reads = tuple([
-            (at[0], v.lo, v.hi, itemgetter(*at) if len(at) > 1 else None, len(at))
+            (at[0], v.lo, v.hi, picker(at) if len(at) > 1 else None, len(at))
             for v, at in zip(self.variables, self.places, strict=True)
         ])  # fmt: skip
         object.__setattr__(self, "_fixed", fixed)
@@ -87,10 +82,9 @@ class Known:
         return self._values(sizes) is not None
 
     def _values(self, sizes: Sizes) -> tuple[int, ...] | None:
-        if self._fixed is not None:
-            take, expected = self._fixed
-            if take(sizes) != expected:
-                return None
+        fixed, expected = self._fixed
+        if fixed(sizes) != expected:
+            return None
         values: list[int] = []
         for at, lo, hi, take, times in self._reads:
             n = sizes[at]

@@ -296,9 +296,11 @@ def _nll_of(
     ignore_index: int,
     ignores: bool,
     reduction: str,
+    scores: bool = False,
 ) -> Tensor:
-    """nll_loss with targets that were checked; whether there may be some that count for nothing."""
-    x, y = input.value, at.value
+    """nll_loss with targets that were checked. `ignores`: some may count for nothing; `scores`: log_softmax of the
+    input is meant, in one call, as most training has it at each step."""
+    x, y = (log_softmax(input, k) if scores else input).value, at.value
     counted = ne(at, ignore_index)
     safe = where(counted, at, 0) if ignores else at
     wide = bc.reshape(safe.value, (*y.shape[:k], 1, *y.shape[k:]))
@@ -317,21 +319,6 @@ def _nll_of(
     if reduction != "mean" or each is None:
         return reduced(loss, reduction)
     return sum(loss) / wrap(bc.cast(sum(each).value, x.dtype))
-
-
-@composite
-def _cross_entropy_of(
-    op: str,
-    input: Tensor,
-    at: Tensor,
-    k: int,
-    weight: Tensor | None,
-    ignore_index: int,
-    ignores: bool,
-    reduction: str,
-) -> Tensor:
-    """`_nll_of` for log_softmax: one call, as most training has it at each step."""
-    return _nll_of(op, log_softmax(input, k), at, k, weight, ignore_index, ignores, reduction)
 
 
 @composite(autocast=widens, recorded=False)
@@ -366,7 +353,7 @@ def cross_entropy(
     op = "cross_entropy"
     ignores = _some_ignored(op, v, y, k, ignore_index)
     if not label_smoothing:
-        return _cross_entropy_of(op, input, wrap(y), k, weight, ignore_index, ignores, reduction)
+        return _nll_of(op, input, wrap(y), k, weight, ignore_index, ignores, reduction, scores=True)
     logs = log_softmax(input, k)
     hard = _nll_of(op, logs, wrap(y), k, weight, ignore_index, ignores, reduction)
     n = v.shape[k]

@@ -71,7 +71,7 @@ class _Worker:
             stderr=subprocess.DEVNULL,
             process_group=0,  # Ctrl-C is for the program; in a session of its own, Linux would not weigh its niceness
         )
-        # by itself it could when Python has begun, which takes longer than steps
+        # here, since Python takes longer to begin than the program's steps take
         os.setpriority(os.PRIO_PROCESS, self.process.pid, NICENESS)
         self.waiting: list[Answer] = []
         self.jobs: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
