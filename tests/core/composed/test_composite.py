@@ -271,7 +271,7 @@ def test_constants_are_arguments_of_calls() -> None:
         lambda x, i: x.gather(0, i.reshape(3, 1)), lambda x, i: F.nll_loss(x, i), lambda x, i: F.cross_entropy(x, i),
     ],
 )  # fmt: skip
-def test_constants_that_are_wrong_are_refused_after_some_that_were_not(
+def test_constants_that_are_wrong_are_refused_after_others(
     pick: Callable[[Tensor, Tensor], Tensor],
 ) -> None:
     """Their values are no part of a call's key."""

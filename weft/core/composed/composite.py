@@ -10,9 +10,9 @@ from earlier calls in sizes only is mostly made of what these recorded: see size
 
 A function can be recorded if it reads nothing else: no values, no random numbers, no state, no modes but those that are
 part of the key here; and changes nothing. Constants are arguments like others: their values are no part of the key, and
-what they simplify is simplified when somebody looks inside. It makes a tensor that is no view, or a tuple of such. Their
-gradients are recorded one by one: results that share products had better be calls one after the other. Where forms are
-verified (WEFT_VERIFY=1), a function is recorded again now and then, and both graphs are compared.
+what they simplify is simplified when somebody looks inside. It makes a tensor that is no view, or a tuple of such;
+their gradients are recorded one by one, so results that share products had better be calls one after the other. Where
+forms are verified (WEFT_VERIFY=1), a function is recorded again now and then, and both graphs are compared.
 """
 
 from __future__ import annotations
