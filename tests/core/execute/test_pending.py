@@ -351,6 +351,35 @@ def test_gradients_that_are_added_up_are_computed_one_pass_after_the_other(count
     np.testing.assert_allclose(found[1], grad(q).numpy(), rtol=1e-4, atol=1e-4)
 
 
+def test_statistics_that_move_on_do_not_compute_a_forward_pass_before_its_gradients(counts: Counts) -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4), nn.BatchNorm1d(4))
+    means = [net[k].running_mean for k in (1, 3)]
+    for k in range(3):
+        net(rows(k)).square().sum().backward()
+        assert counts.runs == k
+        assert all(grad(p).value.node.storage is None for p in net.parameters())
+        assert all(m.value.node.storage is None for m in means)
+    found = [p.numpy() for p in (*map(grad, net.parameters()), *means)]
+    assert len(counts.graphs) == 3  # of the first pass, of others, and of the last one
+    net.zero_grad()
+    for m in means:
+        m.zero_()
+    for k in range(3):
+        net(rows(k)).square().sum().backward()
+        weft.realize(*[grad(p) for p in net.parameters()], *means)
+    for x, t in zip(found, (*map(grad, net.parameters()), *means), strict=True):
+        np.testing.assert_array_equal(x, t.numpy())
+
+
+def test_statistics_of_two_forward_passes_before_a_backward_pass_wait_for_it(counts: Counts) -> None:
+    norm = nn.BatchNorm1d(4)
+    p, _ = parameters()
+    (norm(rows(0) @ p) + norm(rows(1) @ p)).square().sum().backward()
+    norm(rows(2)).sum()  # of another graph: what went backward is done
+    assert counts.runs == 1
+    assert grad(p).value.node.storage is not None
+
+
 def test_two_backward_passes_from_one_forward_pass_stay_one_graph(counts: Counts) -> None:
     p, q = parameters()
     h = (rows(0) @ p).tanh()

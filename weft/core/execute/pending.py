@@ -257,8 +257,7 @@ def finished_gradients(output: Node, owners: Sequence[Tensor]) -> list[Tensor]:
     own = [t.__dict__.get("_grad") for t in owners]
     if not any(g is not None and is_pending(g.value.node) for g in own):
         return []
-    found, _ = _candidates(())
-    grads = [c for c in found if c.reason is Reason.GRADIENT]
+    grads = _gradients()
     ids = set(map(id, owners))
     if not any(id(c.owner) in ids for c in grads):
         return []
@@ -266,6 +265,21 @@ def finished_gradients(output: Node, owners: Sequence[Tensor]) -> list[Tensor]:
     groups = _grouped(grads, sharing)
     groups.pop(sharing.group(_ASKED), None)
     return [c.tensor for g in groups.values() if any(id(c.owner) in ids for c in g) for c in g]
+
+
+def gradients_beside(state: Node) -> list[Tensor]:
+    """The gradients that are not computed and share work with what some state stands for."""
+    if not any(reason is Reason.GRADIENT for _, reason in mine.noted):
+        return []
+    sharing = _Sharing((state,))
+    groups = _grouped(_gradients(), sharing)
+    return [c.tensor for c in groups.get(sharing.group(_ASKED), ())]
+
+
+def _gradients() -> list[Companion]:
+    """The gradients of backward passes that are not computed."""
+    found, _ = _candidates(())
+    return [c for c in found if c.reason is Reason.GRADIENT]
 
 
 def companion(t: Tensor, reason: Reason) -> Companion:

@@ -63,6 +63,16 @@ def catch_up_gradients(output: Node, owners: Sequence[Tensor]) -> None:
             realize(*grads)
 
 
+def catch_up_state(t: Tensor) -> None:
+    """State is about to move on, as a running statistic in a forward pass. Where the pass before went backward, its
+    gradients are computed now, and `t` with them. Later they would be computed with what `t` stands for by then: with
+    the forward pass that is about to begin, whose own gradients would need it again."""
+    if tracing.current() is None and pending.is_pending(t.value.node) and pending.note_again(everything=True):
+        grads = pending.gradients_beside(t.value.node)
+        if grads:
+            realize(*grads)
+
+
 def realize(*tensors: Tensor, spent: Spent | None = None) -> None:
     """Compute tensors now, in one plan, and keep the results; with them what pending.py says. Nothing happens while a
     function is traced. They may be computed over leaves that are `spent`."""

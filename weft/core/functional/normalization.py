@@ -13,7 +13,7 @@ from weft.core.args.requirements import Given, at_most_dims, floats, needs, one_
 from weft.core.composed.autocast import widens_on_gpus
 from weft.core.composed.composite import composite
 from weft.core.composed.precision import widened
-from weft.core.execute.realization import note
+from weft.core.execute.realization import catch_up_state, note
 from weft.core.functional.distances import vector_norm
 from weft.core.functions import norms
 from weft.core.functions.reductions import count, reduce
@@ -175,6 +175,8 @@ def batch_norm(
     if count(input.value, (0, *range(2, len(shape)))) == 0:  # nothing was seen
         return _by_batch(input, None, None, weight, bias, 0.0, eps)[0]
     mean, var = (None if t is None else t.detach_() for t in (running_mean, running_var))
+    if mean is not None:
+        catch_up_state(mean)
     out, next_mean, next_var = _by_batch(input, mean, var, weight, bias, momentum, eps)
     if mean is not None:
         _move(mean, next_mean)
@@ -296,6 +298,7 @@ def instance_norm(
     out, mean, var = _standardized(v, tuple(range(2, rank)), eps)
     channels = v.shape[1]
     if running_mean is not None:
+        catch_up_state(running_mean)
         _move(running_mean, _moved(running_mean.detach_(), _vector(_mean(mean, (0,))), momentum))
     if running_var is not None:
         n = count(v, tuple(range(2, rank)))
