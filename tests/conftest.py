@@ -28,6 +28,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="the tests of tests/long_tests.py, and no others")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """An on-disk cache of the run's own: one for all processes that run tests, and all that they start."""
+    if not hasattr(config, "workerinput"):
+        folder = TemporaryDirectory(prefix="weft-tests-")
+        os.environ["WEFT_CACHE_DIR"] = folder.name
+        config.add_cleanup(folder.cleanup)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Long tests are run by `--long` alone, and where they are named or fuzzing."""
     if "WEFT_FUZZ_EXAMPLES" in os.environ or any("::" in a for a in config.args):
@@ -51,14 +59,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = bool(config.getoption("--long"))
     items[:] = found[chosen]
     config.hook.pytest_deselected(items=found[not chosen])
-
-
-@pytest.fixture(scope="session", autouse=True)
-def fresh_cache() -> Iterator[None]:
-    """An on-disk cache of the run's own, in the test processes and all that they start."""
-    with TemporaryDirectory(prefix="weft-tests-") as folder:
-        os.environ["WEFT_CACHE_DIR"] = folder
-        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -75,6 +75,14 @@ LONG = {
         "test_memory_is_that_of_a_run[16]": "four devices",
         "test_the_predicted_timeline_has_each_lane_in_order[16]": "four devices",
     },
+    "core/functional/test_attention.py": {
+        "test_a_call_is_its_parts[False-True-False-...": "without weights batch first, with weights both ways",
+        "test_a_call_is_its_parts[True-False-True-...": "weights of each head batch second, averages both ways",
+    },
+    "core/functional/test_cells.py": {
+        "test_calls_are_their_formulas[False-True-...": "with both, and with neither",
+        "test_calls_are_their_formulas[True-False-...": "with both, and with neither",
+    },
     "core/functional/test_attention_gradient.py": {
         "test_devices_agree[opencl-True]": "wgpu and dummy",
     },
@@ -226,6 +234,8 @@ LONG = {
         "test_as_numpy_computes_it[float64-...": "three other dtypes",
     },
     "scheduler/optimize/test_contraction.py": {
+        "test_a_stream_with_edges_is_moved_first_as_well[1-2]": "others",
+        "test_a_stream_with_edges_is_moved_first_as_well[2-1]": "others",
         "test_a_factor_that_lies_in_panels_is_read_there[small caches...]": "other processors",
         "test_a_panel_of_unknown_depth_is_packed_in_blocks[(67, 9, 16)-avx2]": "other sizes and processors",
         "test_a_panel_of_unknown_depth_is_packed_in_blocks[(67, 9, 16)-avx512]": "other sizes and processors",

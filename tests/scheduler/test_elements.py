@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -84,3 +86,40 @@ def test_other_devices() -> None:
     y = x[1]
     assert float(y) == 4 and y.device == "dummy:1" and float(y + x[0]) == 6
     assert open_device("dummy:1").info.name == "dummy:1"
+
+
+@pytest.mark.parametrize("dtype", [weft.float32, weft.bfloat16, weft.int64, weft.bool])
+def test_an_element_of_what_is_in_memory_is_copied(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.arange(24).reshape(2, 3, 4) % 5
+    x = weft.tensor(values).to(dtype).realize()
+    expected = values.astype(bool) if dtype is weft.bool else values
+
+    def refuse(*given: Any) -> Any:
+        raise AssertionError("an element that is there was planned")
+
+    monkeypatch.setattr(realization, "signature", refuse)
+    for view, whole in ((x, expected), (x.flip(0).permute(2, 0, 1), np.flip(expected, 0).transpose(2, 0, 1))):
+        for at in ((1, 0, 0), (0, 1, 1), (-1, 1, -1)):
+            assert view[at].item() == whole[at]
+            assert view[at].reshape(1, 1, 1).tolist() == [[[whole[at]]]]
+    assert x[1].unsqueeze(0)[0, 2, 3:4].item() == expected[1, 2, 3]
+
+
+def test_an_element_keeps_its_value_when_the_whole_is_written_over() -> None:
+    x = weft.tensor([1.0, 2.0, 3.0]).realize()
+    first = x[0].clone().detach()
+    assert first.item() == 1.0
+    second = x[1].detach()
+    assert second.item() == 2.0
+    x.add_(1)
+    assert x.tolist() == [2.0, 3.0, 4.0] and first.item() == 1.0
+    assert second.item() == 3.0  # which looks at x
+
+
+def test_an_element_of_what_a_small_graph_computes_computes_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = weft.tensor([1.0, 2.0, 3.0])
+    y = x * 1.75
+    assert y[1].item() == 3.5
+    assert y.value.node.storage is not None
+    monkeypatch.setattr(realization, "signature", None)
+    assert y[2].item() == 5.25

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from weft.backends import registry
-from weft.backends.storage import Storage, from_numpy
+from weft.backends.storage import Storage, from_numpy, room_for
 from weft.ir.graph import Node
 from weft.ir.movement import source
 from weft.ir.ops import Op
@@ -75,6 +75,29 @@ def take(
         elif e.node.storage is None:
             e.node.storage = element
     return taken
+
+
+def alone(node: Node) -> Element | None:
+    """The source of the one element of a node that selects it by itself, and is on a device; None for any other."""
+    if node.op not in _MOVED or node.device is None or node.shape.count(1) != len(node.shape):
+        return None
+    return _element(node)
+
+
+def copied(element: Element) -> Storage | None:
+    """A copy of an element of what is in the memory of its own device, where the host has that at hand; None of any
+    other."""
+    stored: Storage | None = element.whole.storage
+    if stored is None or not stored.device.info.host_memory or stored.home != element.node.device:
+        return None
+    at = 0
+    for i, n in zip(element.index, stored.shape, strict=True):
+        at = at * n + i
+    nbytes = stored.dtype.itemsize
+    device = stored.device
+    memory = room_for(device, stored.dtype, (), nbytes)
+    device.write(memory, device.read(stored.memory, nbytes, at * nbytes))
+    return Storage(device, memory, stored.dtype, (1,) * len(element.node.shape))
 
 
 def _element(node: Node) -> Element | None:

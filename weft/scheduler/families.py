@@ -48,6 +48,7 @@ from weft.scheduler.unrolled import Unrolled
 from weft.scheduler.varying import Pattern, patterns
 
 if TYPE_CHECKING:
+    from weft.backends.storage import Storage
     from weft.scheduler.basic.tiers import Final
 
 FAMILIES_KEPT = 256
@@ -158,7 +159,7 @@ class _Family:
 
 _Where: TypeAlias = tuple[Device, Replaces, int]
 _families: dict[tuple[Device, Replaces, Key], _Family] = {}
-_alike: dict[tuple[Device, Replaces, Key], _Alike] = {}
+_alike: dict[tuple[Device, Replaces, Key], Alike] = {}
 """The latest graphs that have numbers, by their rows without these."""
 _met: dict[_Where, Key | None] = {}
 """Structures of which one graph has come, with its key; None where there were more."""
@@ -269,7 +270,7 @@ def known_plan(sig: Signature, device: Device, replaces: Replaces) -> tuple[Plan
     if sig.found is not None and sig.found.device is device and not replaces:
         return sig.found, True
     rows = sig.key.rows
-    at = [k for k, r in enumerate(rows) if r[0] is _CONST and not is_plain(r[1].value, r[2])]
+    at = varying(rows)
     key = (device, replaces, _without(at, rows)) if at else None
     alike = None if key is None else _alike.get(key)
     if alike is not None:
@@ -290,7 +291,7 @@ def known_plan(sig: Signature, device: Device, replaces: Replaces) -> tuple[Plan
         found = _bound(general, own, device, replaces)
         if found is not None:
             if key is not None:
-                _alike[key] = _Alike(general, family, len(family.plans), own)
+                _alike[key] = Alike(general, family, len(family.plans), own)
                 _bounded(_alike)
             return found, True
     return None
@@ -326,7 +327,7 @@ def _compare(brief: Brief, recipe: Recipe, values: tuple[int, ...] | None) -> No
 
 
 @dataclass(slots=True, eq=False)
-class _Alike:
+class Alike:
     """The plan of a graph, for those that differ from it in numbers alone."""
 
     general: _General
@@ -336,40 +337,82 @@ class _Alike:
     own: Outline
     read: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     """The places of the graph's own numbers among the outline's, and the values of the plan's variables."""
-    latest: dict[tuple[Scalar, ...], None] = field(default_factory=dict["tuple[Scalar, ...]", None])
+    latest: tuple[tuple[Scalar, ...], ...] = ()
     """The numbers that came last."""
 
     def plan(
         self, at: Sequence[int], rows: tuple[Any, ...], device: Device, replaces: Replaces
     ) -> tuple[Plan, bool] | None:
         """As `known_plan`, by the numbers `at` these rows. None where the family has others by now, or is gone."""
-        own, general = self.own, self.general
-        if (
-            _families.get((device, replaces, own.key)) is not self.family
-            or len(self.family.plans) > self.count
-        ):
+        if not self._is_last(device, replaces):
             return None
-        if self.read is None:
-            values = general.recipe.pattern.bind(own.sizes)
-            assert values is not None  # it was taken by them
-            self.read = _places(at, rows), tuple([values[k] for k in general.recipe.variables])
-        places, bound = self.read
         given = tuple([rows[k][1].value for k in at])
-        numbers = list(own.numbers)
+        numbers = self._numbers(given, self._read(rows)[0])
+        if numbers is None:
+            return None
+        return _fed(self.general, self._read(rows)[1], numbers, device, replaces), self._came(given)
+
+    def ready(self, rows: tuple[Any, ...]) -> bool:
+        """True where the plan is for numbers alone: it may be `run`."""
+        return not self._read(rows)[1]
+
+    def run(self, given: tuple[Scalar, ...], leaves: Sequence[Memory]) -> list[Storage] | None:
+        """The results for numbers that did not come lately, on the memory of the graph's leaves. None where the plan is
+        not for them, or has to give way, or the family has others by now, or is gone."""
+        general = self.general
+        if self.read is None or (general.final is not None and general.final.due()):
+            return None
+        plan, _ = general.plan_of(())
+        if not self._is_last(plan.device, ()) or self._came(given):
+            return None
+        numbers = self._numbers(given, self.read[0])
+        if numbers is None:
+            return None
+        both = [*leaves, *[_memory(packed(numbers[k]), plan.device) for k, packed in general.lifted]]
+        return plan.run_on([both[k] for k in general.recipe.order], general.final)
+
+    def _is_last(self, device: Device, replaces: Replaces) -> bool:
+        family = self.family
+        return _families.get((device, replaces, self.own.key)) is family and len(family.plans) <= self.count
+
+    def _read(self, rows: tuple[Any, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        read = self.read
+        if read is None:
+            values = self.general.recipe.pattern.bind(self.own.sizes)
+            assert values is not None  # it was taken by them
+            bound = tuple([values[k] for k in self.general.recipe.variables])
+            read = self.read = _places(varying(rows), rows), bound
+        return read
+
+    def _numbers(self, given: Sequence[Scalar], places: Sequence[int]) -> list[Scalar] | None:
+        """The numbers of the outline, with those given in their places; None where the plan is not for them."""
+        numbers, recipe = list(self.own.numbers), self.general.recipe
         for k, number in zip(places, given, strict=True):
             numbers[k] = number
-        if not general.recipe.has(numbers):
-            return None
-        return _fed(general, bound, numbers, device, replaces), self._came(given)
+        return numbers if not recipe.fixed or recipe.has(numbers) else None
 
     def _came(self, given: tuple[Scalar, ...]) -> bool:
         """True where these numbers came lately."""
         if given in self.latest:
             return True
-        self.latest[given] = None
-        if len(self.latest) > LATEST_NUMBERS:
-            del self.latest[next(iter(self.latest))]
+        self.latest = (*self.latest[1 - LATEST_NUMBERS :], given)  # no lock is held by who has a shortcut
         return False
+
+
+def alike(rows: tuple[Any, ...], device: Device) -> Alike | None:
+    """The plan for graphs that differ from one in numbers alone, where there is one, which is for no other sizes."""
+    found = _alike.get((device, (), without_numbers(rows)))
+    return found if found is not None and found.ready(rows) else None
+
+
+def varying(rows: Sequence[Any]) -> list[int]:
+    """The rows of numbers that are no part of the structure."""
+    return [k for k, r in enumerate(rows) if r[0] is _CONST and not is_plain(r[1].value, r[2])]
+
+
+def without_numbers(rows: Sequence[Any]) -> Key:
+    """Rows as a key, without such numbers."""
+    return _without(varying(rows), rows)
 
 
 def _without(at: Sequence[int], rows: Sequence[Any]) -> Key:

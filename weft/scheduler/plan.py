@@ -209,6 +209,24 @@ class Plan:
             raise MemoryPlanError(self._refusal(error)) from error
         return results
 
+    def run_on(self, leaves: list[Memory], final: Final | None) -> list[Storage]:
+        """As `run`, of a plan for known sizes, on the memory of the leaves of its commands, to which the results' is
+        added. `final` takes over from a basic one."""
+        device = self.device
+        results: list[Storage] = []
+        try:
+            for nbytes, dtype, shape, _ in self.sizes or self._sizes(()):
+                memory = device.allocate(nbytes)
+                leaves.append(memory)
+                results.append(Storage(device, memory, dtype, shape))
+            begin = 0.0 if final is None else perf_counter()
+            self.executable.run(leaves, self.constants)
+            if final is not None:
+                final.spent += perf_counter() - begin
+        except MemoryError as error:
+            raise MemoryPlanError(self._refusal(error)) from error
+        return results
+
     def with_results(
         self, inputs: Sequence[Memory], values: Sequence[int] = ()
     ) -> tuple[list[Storage], list[Memory]]:

@@ -24,7 +24,7 @@ from weft.ir.ops import Op
 from weft.ir.placement import is_mesh
 from weft.ir.places import asked, check
 from weft.lazy_dataclass import dataclass
-from weft.scheduler import disk_cache, elements, families, repeats
+from weft.scheduler import disk_cache, elements, families, repeats, shortcuts
 from weft.scheduler.keeping import FREE_BYTES, nbytes
 from weft.scheduler.outline import outline_like_before
 from weft.scheduler.plan import Plan
@@ -51,6 +51,25 @@ class _Kept:
     def steps(self) -> int:
         """The steps that are kept for this graph alone."""
         return len(self.plan.steps) if self.plan.shared is None else 0
+
+    def lasts(self) -> bool:
+        """True where the plan may be taken once more, unless it `gives_way`."""
+        self.used = next(_clock)
+        if not self.turns:
+            return True
+        if self.turns <= 1 or settings.deterministic() or families.is_slow(self.plan):
+            return False
+        self.turns -= 1
+        return True
+
+    def gives_way(self, at_once: bool = True) -> bool:
+        """True for a basic plan whose final one is there, or has been waited for."""
+        final = self.plan.final if self.turns else None
+        return final is not None and (not at_once or final.due())
+
+    def turn(self) -> Plan | None:
+        """The plan, taken once more; None where another may have to take its place."""
+        return self.plan if self.lasts() and not self.gives_way() else None
 
 
 PLANS_KEPT = 1024
@@ -90,6 +109,37 @@ def realize(
     """Fill in `storage` of all nodes, and of those that `held` gives and that are worth keeping when they are computed
     on the way. `bindings` gives the values of runtime variables by name. Returned are the values of constants: see
     `run`."""
+    if len(nodes) == 1 and spent is None and bindings is None and nodes[0].storage is None:
+        element = elements.alone(nodes[0])
+        if element is not None and _taken(element):
+            return NOTHING
+        at = shortcuts.look(nodes[0])
+        if at is not None and (held is None or not at.inner or not held(at.inner)):
+            found = shortcuts.taken(at, nodes[0])
+            return _realize(nodes, None, held, None, at) if found is None else found
+    return _realize(nodes, bindings, held, spent)
+
+
+def _taken(element: elements.Element) -> bool:
+    """True where the element's node was given its value: it is in memory, or one of what a small graph computes."""
+    if element.whole.storage is None and element.whole.device is not None:
+        if shortcuts.look(element.whole) is None:
+            return False
+        realize([element.whole])
+    value = elements.copied(element)
+    if value is not None and element.node.storage is None:
+        element.node.storage = value
+    return value is not None
+
+
+def _realize(
+    nodes: Sequence[Node],
+    bindings: Mapping[str, int] | None,
+    held: Held | None,
+    spent: Spent | None,
+    at: shortcuts.Look | None = None,
+) -> Mapping[Node, Storage]:
+    """As `realize`; `at`: the look at a small graph whose plan is not known yet."""
     todo = [n for n in (nodes if len(nodes) == 1 else dict.fromkeys(nodes)) if n.storage is None]
     name = todo[0].device if todo else None
     if len(todo) == 1 or (todo and all(n.device == name for n in todo)):
@@ -106,7 +156,14 @@ def realize(
             found = _segments([*todo, *sig.kept], sig, device)
             if found is not None:
                 return _by_segments(found, [*todo, *sig.kept], device)
-            return run([*todo, *sig.kept], sig, device, bindings, spent)
+            done = run([*todo, *sig.kept], sig, device, bindings, spent)
+            if at is not None:
+                with _lock:
+                    key = (device, sig.key, ())
+                    shortcuts.learn(
+                        at, sig, device, partial(_turn, key, _plans[key]) if key in _plans else None
+                    )
+            return done
         if not is_mesh(name) and not any(is_mesh(n.device) for n in toposort(todo)):
             return _over_devices(todo, sig, bindings)
     if any(is_mesh(n.device) for n in todo) or any(is_mesh(n.device) for n in toposort(todo)):
@@ -394,14 +451,10 @@ def plan_for(
     kept = _plans.get(key)
     gives_way = False
     if kept is not None:
-        kept.used = next(_clock)
-        if not kept.turns:
+        lasts = kept.lasts()
+        gives_way = lasts and kept.gives_way(at_once)
+        if lasts and not gives_way:
             return kept.plan
-        if kept.turns > 1 and not settings.deterministic() and not families.is_slow(kept.plan):
-            kept.turns -= 1
-            gives_way = kept.plan.final is not None and (not at_once or kept.plan.final.due())
-            if not gives_way:
-                return kept.plan
     due = kept is not None
     with _lock:
         kept = _plans.get(key)
@@ -496,10 +549,16 @@ def basic_plan(sig: Signature, device: Device) -> Plan | None:
     return kept.plan if kept is not None and kept.plan.final is not None else None
 
 
+def _turn(key: tuple[Any, ...], kept: _Kept) -> Plan | None:
+    """A plan, for one more run, if it is kept still; None where another may have to take its place."""
+    return kept.turn() if _plans.get(key) is kept else None
+
+
 def forget_sizes() -> None:
     """Forget what was learned of sizes and numbers: the next graphs are the first of their families."""
     with _lock:
         families.forget()
+        shortcuts.forget()
 
 
 def _met(key: tuple[Any, ...]) -> Plan | None:

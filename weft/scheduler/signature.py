@@ -108,7 +108,7 @@ class Signature:
         return h.hexdigest()
 
 
-Held: TypeAlias = Callable[[Mapping[Node, int]], Sequence[Node]]
+Held: TypeAlias = Callable[[Mapping[Node, object]], Sequence[Node]]
 """held(nodes): those of a graph's nodes that somebody holds."""
 
 MANY = 4

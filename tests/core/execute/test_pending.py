@@ -22,6 +22,7 @@ from weft.core.execute import holding, pending, realization
 from weft.ir.graph import live_nodes, toposort
 from weft.ir.ops import Op
 from weft.scheduler import realize as engine
+from weft.scheduler import shortcuts
 
 EXAMPLES = int(os.environ.get("WEFT_FUZZ_EXAMPLES", "24"))
 
@@ -48,7 +49,17 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
         found.graphs.add(sig.key)
         return planned(sig, *rest)
 
+    taken = shortcuts.taken
+
+    def counting_shortcuts(at: shortcuts.Look, node: Any) -> Any:
+        value = taken(at, node)
+        if value is not None:
+            found.runs += 1
+            found.rows += len(toposort([node]))
+        return value
+
     monkeypatch.setattr(engine, "planned", counting)
+    monkeypatch.setattr(shortcuts, "taken", counting_shortcuts)
     return found
 
 

@@ -131,6 +131,10 @@ def _realize(
 ) -> None:  # fmt: skip
     """Compute tensors and their companions in one plan, and with them what is held and computed on the way, but for
     gradients that are near, by which their tensors are `updated`."""
+    if len(tensors) == 1 and not companions and not holding.mine.waiting:
+        value = tensors[0].value
+        run.realize_value(value, run.realize([value.node], spent=spent))
+        return
     nodes = [t.value.node for t in tensors]
     along = [c.node for c in companions]
     held = holding.Among(updated) if holding.mine.waiting else None
