@@ -156,13 +156,13 @@ def _realize(
             found = _segments([*todo, *sig.kept], sig, device)
             if found is not None:
                 return _by_segments(found, [*todo, *sig.kept], device)
+            key = None if at is None else (device, sig.key, ())
+            known = key in _plans
             done = run([*todo, *sig.kept], sig, device, bindings, spent)
-            if at is not None:
+            if at is not None and key is not None and (known or at.numbers):
                 with _lock:
-                    key = (device, sig.key, ())
-                    shortcuts.learn(
-                        at, sig, device, partial(_turn, key, _plans[key]) if key in _plans else None
-                    )
+                    kept = _plans.get(key) if known else None
+                    shortcuts.learn(at, sig, device, None if kept is None else partial(_turn, key, kept))
             return done
         if not is_mesh(name) and not any(is_mesh(n.device) for n in toposort(todo)):
             return _over_devices(todo, sig, bindings)

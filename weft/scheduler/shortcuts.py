@@ -46,7 +46,7 @@ NUMBERS_KEPT = 4
 Turn: TypeAlias = "Callable[[], Plan | None]"
 """Gives a plan for one more run, or none where another may have to take its place."""
 
-_BUFFER, _CONST = Op.BUFFER, Op.CONST
+_BUFFER, _CONST, _SHRINK = Op.BUFFER, Op.CONST, Op.SHRINK
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +76,8 @@ _shortcuts: dict[tuple[Any, ...], _Shortcut] = {}
 
 
 def look(node: Node) -> Look | None:
-    """A look at the graph of a node that is not computed; None where it is not small, or a leaf has no value.
+    """A look at the graph of a node that is not computed; None where it is not small, a leaf has no value, or elements
+    are cut out: from where, mostly differs each time, and is no number.
 
     Leaves and numbers are met in the order in which a signature has them."""
     key: list[Any] = [pinned(), settings.device() if node.device is None else None]
@@ -99,6 +100,8 @@ def look(node: Node) -> Look | None:
             storages.append(storage)
             key += (n.dtype, n.shape, n.device)
         elif inputs:
+            if n.op is _SHRINK:
+                return None
             key += (n.op, n.attrs, n.dtype, n.shape, n.device, len(inputs))
             stack += inputs[::-1]
             if n is not node:
