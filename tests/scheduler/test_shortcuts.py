@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 import weft
 from weft import Tensor
+from weft.backends import registry
+from weft.backends.dummy.device import DummyBackend
 from weft.errors import MemoryPlanError
 from weft.ir import numerics
 from weft.ir.errors import IRError
@@ -246,6 +248,25 @@ def test_constants_go_by_the_device_where_they_are_computed(monkeypatch: pytest.
         for c in NUMBERS[:4]:
             assert weft.full((3,), c, device=device).device.name == f"{device}:0"
             np.testing.assert_allclose(weft.full((3,), c).numpy(), np.full(3, c, np.float32))
+
+
+def test_another_device_of_a_name_has_plans_of_its_own(
+    signatures: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read() -> None:
+        x = weft.tensor(array(20), device="dummy")
+        assert x.norm().item() == pytest.approx(np.linalg.norm(array(20)), rel=1e-6)
+
+    for _ in range(3):
+        read()
+    signatures.clear()
+    read()
+    assert not signatures
+    others = {name: d for name, d in registry._devices.items() if not name.startswith("dummy")}
+    monkeypatch.setattr(registry, "_devices", others)
+    monkeypatch.setattr(registry, "_backends", {**registry._backends, "dummy": DummyBackend()})
+    read()
+    assert len(signatures) == 1
 
 
 def test_tables_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft import settings
+from weft.backends import registry
 from weft.errors import MemoryPlanError
-from weft.ir import graph
 from weft.ir.errors import IRError
 from weft.ir.expr import Scalar
 from weft.ir.graph import Fill, Node
@@ -65,6 +65,7 @@ class _Shortcut:
     """The plans of graphs of one key, which have these `rows`: those for known numbers, by what gives them, and one for
     all."""
 
+    device: Device
     rows: Key
     verify: bool
     """True where the signature is asked each time."""
@@ -122,6 +123,10 @@ def taken(at: Look, node: Node) -> Mapping[Node, Storage] | None:
     found = _shortcuts.get(at.key)
     if found is None:
         return None
+    if (
+        registry.open_device(found.device.info.name) is not found.device
+    ):  # which another has taken the place of
+        return None
     turn = found.own.get(at.numbers)
     plan = None if turn is None else turn()
     if plan is None and (turn is not None or found.alike is None or settings.deterministic()):
@@ -158,8 +163,10 @@ def learn(at: Look, sig: Signature, device: Device, turn: Turn | None) -> None:
     if turn is None and alike is None:
         return
     found = _shortcuts.get(at.key)
-    if found is None:
-        found = _shortcuts[at.key] = _Shortcut(families.without_numbers(sig.key.rows), settings.verify())
+    if found is None or found.device is not device:
+        found = _shortcuts[at.key] = _Shortcut(
+            device, families.without_numbers(sig.key.rows), settings.verify()
+        )
         while len(_shortcuts) > KEPT:
             _shortcuts.pop(next(iter(_shortcuts)), None)
     if alike is not None:
@@ -173,9 +180,6 @@ def learn(at: Look, sig: Signature, device: Device, turn: Turn | None) -> None:
 def forget() -> None:
     """Forget all that was found."""
     _shortcuts.clear()
-
-
-graph.watch_forgetting(forget)
 
 
 def _compare(at: Look, node: Node, rows: Key) -> None:

@@ -21,7 +21,7 @@ import weft
 from weft.backends import registry
 from weft.core.execute.ownership import Taken, take
 from weft.ir import garbage, graph
-from weft.scheduler import realize
+from weft.scheduler import realize, shortcuts
 from weft.scheduler.signature import signature
 
 THREADS = 4
@@ -81,6 +81,7 @@ def test_threads_share_lazy_tensors_and_do_work_of_their_own(busy_switching: Non
 
 def test_a_value_stored_while_another_thread_signs_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """The "other thread" computes what is asked for between the look at its storage and the walk of its graph."""
+    shortcuts.forget()
     signature, first = realize.signature, list[int]()
     for y in (weft.tensor([0.0, 1.0, 2.0]) * 2 + 1, weft.arange(3.0) * 2 + 1):
         node = y.value.node
@@ -93,6 +94,25 @@ def test_a_value_stored_while_another_thread_signs_the_graph(monkeypatch: pytest
 
         first.clear()
         monkeypatch.setattr(realize, "signature", slow)
+        assert (y.tolist(), len(first)) == ([1.0, 3.0, 5.0], 1)
+
+
+def test_a_value_stored_while_another_thread_looks_at_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    look, first = shortcuts.look, list[int]()
+    for k in range(4):
+        x = weft.tensor([0.0, 1.0, 2.0])
+        inner = x * 2
+        y = inner + 1
+        node, early = y.value.node, (inner if k % 2 else y).value.node
+
+        def slow(n: Any, node: Any = node, early: Any = early) -> Any:
+            if n is node and not first:
+                first.append(1)
+                realize.realize([early])
+            return look(n)
+
+        first.clear()
+        monkeypatch.setattr(shortcuts, "look", slow)
         assert (y.tolist(), len(first)) == ([1.0, 3.0, 5.0], 1)
 
 
