@@ -169,7 +169,7 @@ def test_a_look_that_says_something_else_is_refused_while_verifying(monkeypatch:
     def wrong(node: Any) -> Any:
         found = look(node)
         assert found is not None
-        return shortcuts.Look(found.key, found.storages, (found.numbers[0] + 1,), found.inner)
+        return shortcuts.Look(found.home, found.key, found.storages, (found.numbers[0] + 1,), found.inner)
 
     monkeypatch.setattr(shortcuts, "look", wrong)
     with pytest.raises(IRError, match="not what its signature says"):

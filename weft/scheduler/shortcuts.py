@@ -54,6 +54,8 @@ class Look:
     """Everything about a small graph that its plan depends on, but for its `numbers`; and its leaves' `storages`, and
     the nodes that are computed on the way."""
 
+    home: str
+    """The name of the device that computes it."""
     key: tuple[Any, ...]
     storages: list[Storage]
     numbers: tuple[Scalar, ...]
@@ -81,7 +83,8 @@ def look(node: Node) -> Look | None:
     are cut out: from where, mostly differs each time, and is no number.
 
     Leaves and numbers are met in the order in which a signature has them."""
-    key: list[Any] = [pinned(), settings.device() if node.device is None else None]
+    home = node.device or settings.device()
+    key: list[Any] = [pinned(), home]
     storages: list[Storage] = []
     numbers: list[Scalar] = []
     inner: dict[Node, None] = {}
@@ -114,18 +117,14 @@ def look(node: Node) -> Look | None:
             return None
         else:  # equal ones are one object
             key.append(n)
-    return Look(tuple(key), storages, tuple(numbers), inner)
+    return Look(home, tuple(key), storages, tuple(numbers), inner)
 
 
 def taken(at: Look, node: Node) -> Mapping[Node, Storage] | None:
     """The value of a constant, or nothing where it was stored in `node`: computed by the plan that a graph with such a
     look took. None, with nothing done, where there was none, or it may not serve this one."""
     found = _shortcuts.get(at.key)
-    if found is None:
-        return None
-    if (
-        registry.open_device(found.device.info.name) is not found.device
-    ):  # which another has taken the place of
+    if found is None or registry.open_device(at.home) is not found.device:
         return None
     turn = found.own.get(at.numbers)
     plan = None if turn is None else turn()
