@@ -123,3 +123,16 @@ def test_an_element_of_what_a_small_graph_computes_computes_it_once(monkeypatch:
     assert y.value.node.storage is not None
     monkeypatch.setattr(realization, "signature", None)
     assert y[2].item() == 5.25
+
+
+def test_an_element_of_what_a_large_graph_computes_is_left_to_the_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(element: elements.Element) -> Any:
+        raise AssertionError("an element was taken out by the host")
+
+    monkeypatch.setattr(elements, "copied", refuse)
+    y = weft.tensor(np.arange(1000.0, dtype=np.float32))
+    for k in range(elements.NODES):
+        y = (y + (k + 0.25)).abs()
+    assert y[3].item() == 3 + sum(k + 0.25 for k in range(elements.NODES))

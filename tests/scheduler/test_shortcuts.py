@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from weft.backends.dummy.device import DummyBackend
 from weft.errors import MemoryPlanError
 from weft.ir import numerics
 from weft.ir.errors import IRError
-from weft.scheduler import families, shortcuts
+from weft.scheduler import families, plan, shortcuts
 from weft.scheduler import realize as engine
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import signature
@@ -90,7 +91,8 @@ def test_what_comes_again_is_found_without_a_signature(signatures: list[Any]) ->
     for k in range(5):
         x = array(5, 6) + k
         assert weft.tensor(x).norm().item() == pytest.approx(np.linalg.norm(x), rel=1e-6)
-    assert len(signatures) == 2  # what came once is not kept
+        assert bool(shortcuts._shortcuts) is (k > 0)  # what came once is not kept
+    assert len(signatures) == 2
 
 
 def test_sizes_that_come_again_take_turns_as_by_signature(signatures: list[Any]) -> None:
@@ -144,6 +146,55 @@ def test_a_look_says_what_a_signature_says(a: Tensor, b: Tensor) -> None:
         looks.append((at.key, families.without_numbers(rows)))
     (one, these), (other, those) = looks
     assert (one == other) == (these == those)
+
+
+def test_nodes_that_are_met_again_are_told_apart() -> None:
+    a, b = array(4), array(4) + 3
+    for _ in range(4):
+        x, y = weft.tensor(a), weft.tensor(b)
+        np.testing.assert_array_equal(((x * y) * x).numpy(), a * b * a)
+        np.testing.assert_array_equal(((x * y) * y).numpy(), a * b * b)
+        np.testing.assert_array_equal((x * (y * x)).numpy(), a * b * a)
+
+
+def test_leaves_in_files_have_no_shortcut(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    weft.save({"x": weft.tensor(array(20))}, path)
+    for k in range(4):
+        x = weft.load(path, device="disk")["x"]
+        np.testing.assert_allclose(
+            (x * 3.25 + k).numpy(), array(20) * np.float32(3.25) + np.float32(k), rtol=1e-6, atol=1e-6
+        )
+        assert x.norm().item() == pytest.approx(np.linalg.norm(array(20)), rel=1e-6)
+    assert not shortcuts._shortcuts
+
+
+def test_a_basic_plan_for_all_numbers_gives_way(
+    signatures: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs are added up, and when they took long enough the final plan is taken the long way."""
+    x = weft.tensor(array(20))
+    for c in NUMBERS[:4]:
+        (x * c).realize()
+    (found,) = [s.alike for s in shortcuts._shortcuts.values() if s.alike is not None]
+
+    class Final:
+        spent, plan, is_due = 0.0, None, False
+
+        def due(self) -> bool:
+            return self.is_due
+
+    final = Final()
+    monkeypatch.setattr(found.general, "final", final)
+    monkeypatch.setattr(plan, "perf_counter", iter(range(100)).__next__)
+    signatures.clear()
+    for k, c in enumerate(NUMBERS[4:7]):
+        (x * c).realize()
+        assert final.spent == k + 1 and not signatures
+    final.is_due = True
+    node = (x * NUMBERS[8]).value.node
+    at = shortcuts.look(node)
+    assert at is not None and shortcuts.taken(at, node) is None
 
 
 def test_large_graphs_and_leaves_without_a_value_have_no_look() -> None:
@@ -235,10 +286,12 @@ def test_a_shortcut_does_not_outlive_what_it_leads_to(signatures: list[Any]) -> 
         x.norm().realize()
     signatures.clear()
     engine._plans.clear()
+    x.norm().realize()
+    (x * NUMBERS[5]).realize()
+    assert len(signatures) == 1  # the plan for all numbers is its family's
     engine.forget_sizes()
     assert not shortcuts._shortcuts
-    (x * NUMBERS[5]).realize()
-    x.norm().realize()
+    (x * NUMBERS[6]).realize()
     assert len(signatures) == 2
 
 
@@ -267,6 +320,10 @@ def test_another_device_of_a_name_has_plans_of_its_own(
     monkeypatch.setattr(registry, "_backends", {**registry._backends, "dummy": DummyBackend()})
     read()
     assert len(signatures) == 1
+    read()
+    signatures.clear()
+    read()
+    assert not signatures
 
 
 def test_tables_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -391,6 +391,21 @@ def test_statistics_of_two_forward_passes_before_a_backward_pass_wait_for_it(cou
     assert grad(p).value.node.storage is not None
 
 
+def test_statistics_that_move_on_leave_other_gradients_alone(counts: Counts) -> None:
+    norm, (p, q) = nn.BatchNorm1d(4), parameters()
+    norm(rows(0) @ p).square().sum().backward()
+    (rows(1) @ q).square().sum().backward()
+    norm(rows(2)).sum()
+    assert grad(p).value.node.storage is not None and grad(q).value.node.storage is None
+
+
+def test_statistics_of_each_example_move_on_alike(counts: Counts) -> None:
+    norm, (p, _) = nn.InstanceNorm1d(4, track_running_stats=True), parameters()
+    for k in range(3):
+        norm((rows(k) @ p).reshape(1, 4, -1)).square().sum().backward()
+        assert counts.runs == k and norm.running_mean.value.node.storage is None
+
+
 def test_two_backward_passes_from_one_forward_pass_stay_one_graph(counts: Counts) -> None:
     p, q = parameters()
     h = (rows(0) @ p).tanh()
