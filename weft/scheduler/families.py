@@ -360,16 +360,14 @@ class Alike:
         """The results for numbers that did not come lately, on the memory of the graph's leaves. None where the plan is
         not for them, or has to give way, or the family has others by now, or is gone."""
         general = self.general
-        if self.read is None or (general.final is not None and general.final.due()):
+        final = general.final  # once: another thread may settle on it
+        if self.read is None or (final is not None and final.due()):
             return None
         plan, _ = general.plan_of(())
         if not self._is_last(plan.device, ()) or self._came(given):
             return None
         numbers = self._numbers(given, self.read[0])
-        if numbers is None:
-            return None
-        both = [*leaves, *[_memory(packed(numbers[k]), plan.device) for k, packed in general.lifted]]
-        return plan.run_on([both[k] for k in general.recipe.order], general.final)
+        return None if numbers is None else plan.run_fed(leaves, _feed(general, numbers, plan.device), final)
 
     def _is_last(self, device: Device, replaces: Replaces) -> bool:
         family = self.family
@@ -626,11 +624,7 @@ def _fed(
     replaces: Replaces,
 ) -> Plan:
     """The plan for a graph with these values of its variables, and numbers."""
-    feed: Feed = general.recipe.order
-    if general.lifted:
-        leaves = general.recipe.leaves
-        given = [_memory(packed(numbers[k]), device) for k, packed in general.lifted]
-        feed = tuple([k if k < leaves else given[k - leaves] for k in feed])
+    feed = _feed(general, numbers, device)
     plan, shared = general.plan_of(bound)
     if bound:
         shared = Shared(
@@ -640,6 +634,16 @@ def _fed(
             shared.seconds,
         )
     return plan.bound(bound, feed, dict(replaces), shared, general.final)
+
+
+def _feed(general: _General, numbers: Sequence[Scalar], device: Device) -> Feed:
+    """The memory of each leaf of a plan: a leaf of the graph, or one of these numbers."""
+    order = general.recipe.order
+    if not general.lifted:
+        return order
+    leaves = general.recipe.leaves
+    given = [_memory(packed(numbers[k]), device) for k, packed in general.lifted]
+    return tuple([k if k < leaves else given[k - leaves] for k in order])
 
 
 def _memory(data: bytes, device: Device) -> Memory:

@@ -203,24 +203,19 @@ class Plan:
     def run(self, inputs: list[Memory], values: Sequence[int] = ()) -> list[Storage]:
         """Run on the memory of the inputs; the results, in memory of their own. MemoryPlanError when there is none."""
         try:
-            results, memories = self._with_results(inputs, values)
+            results, memories = self._with_results(inputs, values, self.feed)
             self.execute(memories, (*values, *self.constants) if self.constants else values)
         except MemoryError as error:
             raise MemoryPlanError(self._refusal(error)) from error
         return results
 
-    def run_on(self, leaves: list[Memory], final: Final | None) -> list[Storage]:
-        """As `run`, of a plan for known sizes, on the memory of the leaves of its commands, to which the results' is
-        added. `final` takes over from a basic one."""
-        device = self.device
-        results: list[Storage] = []
+    def run_fed(self, inputs: Sequence[Memory], feed: Feed, final: Final | None) -> list[Storage]:
+        """As `run`, with another `feed` than its own, of a plan without runtime variables; `final` takes over from a
+        basic one."""
         try:
-            for nbytes, dtype, shape, _ in self.sizes or self._sizes(()):
-                memory = device.allocate(nbytes)
-                leaves.append(memory)
-                results.append(Storage(device, memory, dtype, shape))
-            begin = 0.0 if final is None else perf_counter()
-            self.executable.run(leaves, self.constants)
+            results, memories = self._with_results(inputs, (), feed)
+            begin = perf_counter()
+            self.executable.run(memories, self.constants)
             if final is not None:
                 final.spent += perf_counter() - begin
         except MemoryError as error:
@@ -233,7 +228,7 @@ class Plan:
         """The results, in new memory or that of the input which one replaces; all external memories of the plan.
         MemoryPlanError when there is none."""
         try:
-            return self._with_results(inputs, values)
+            return self._with_results(inputs, values, self.feed)
         except MemoryError as error:
             raise MemoryPlanError(self._refusal(error)) from error
 
@@ -293,10 +288,10 @@ class Plan:
         return results, self.start_timed(memories, values)
 
     def _with_results(
-        self, inputs: Sequence[Memory], values: Sequence[int]
+        self, inputs: Sequence[Memory], values: Sequence[int], feed: Feed | None
     ) -> tuple[list[Storage], list[Memory]]:
         """The results, and all external memories of the plan."""
-        feed, device = self.feed, self.device
+        device = self.device
         memories = list(inputs) if feed is None else [inputs[m] if isinstance(m, int) else m for m in feed]
         results: list[Storage] = []
         # as `external` does, in one loop: every call of a plan goes through it

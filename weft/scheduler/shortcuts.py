@@ -83,8 +83,7 @@ def look(node: Node) -> Look | None:
     are cut out: from where, mostly differs each time, and is no number.
 
     Leaves and numbers are met in the order in which a signature has them."""
-    home = node.device or settings.device()
-    key: list[Any] = [pinned(), home]
+    key: list[Any] = [pinned()]
     storages: list[Storage] = []
     numbers: list[Scalar] = []
     inner: dict[Node, None] = {}
@@ -117,7 +116,7 @@ def look(node: Node) -> Look | None:
             return None
         else:  # equal ones are one object
             key.append(n)
-    return Look(home, tuple(key), storages, tuple(numbers), inner)
+    return Look(node.device or settings.device(), tuple(key), storages, tuple(numbers), inner)
 
 
 def taken(at: Look, node: Node) -> Mapping[Node, Storage] | None:

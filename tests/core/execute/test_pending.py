@@ -399,6 +399,16 @@ def test_statistics_that_move_on_leave_other_gradients_alone(counts: Counts) -> 
     assert grad(p).value.node.storage is not None and grad(q).value.node.storage is None
 
 
+def test_statistics_that_move_on_in_a_backward_pass_compute_nothing(counts: Counts) -> None:
+    norm, (p, _) = nn.BatchNorm1d(4), parameters()
+    norm(rows(0) @ p).square().sum().backward()
+    with pending.postponed():
+        norm(rows(1))
+    assert counts.runs == 0
+    norm(rows(2))
+    assert counts.runs == 1
+
+
 def test_statistics_of_each_example_move_on_alike(counts: Counts) -> None:
     norm, (p, _) = nn.InstanceNorm1d(4, track_running_stats=True), parameters()
     for k in range(3):

@@ -66,8 +66,10 @@ def catch_up_gradients(output: Node, owners: Sequence[Tensor]) -> None:
 def catch_up_state(t: Tensor) -> None:
     """State is about to move on, as a running statistic in a forward pass. Where the pass before went backward, its
     gradients are computed now, and `t` with them. Later they would be computed with what `t` stands for by then: with
-    the forward pass that is about to begin, whose own gradients would need it again."""
-    if tracing.current() is None and pending.is_pending(t.value.node) and pending.note_again(everything=True):
+    the forward pass that is about to begin, whose own gradients would need it again. Not in a backward pass."""
+    if tracing.current() is not None or pending.mine.postponed or not pending.is_pending(t.value.node):
+        return
+    if pending.note_again(everything=True):
         grads = pending.gradients_beside(t.value.node)
         if grads:
             realize(*grads)
