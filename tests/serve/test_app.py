@@ -38,6 +38,14 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     engine.stop()
 
 
+@pytest.fixture(autouse=True)
+def nothing_runs(app: App) -> None:
+    """What clients of the test before left has ended: the engine hears of it at its next step."""
+    end = time.monotonic() + 10
+    while app.engine.running and time.monotonic() < end:
+        time.sleep(0.001)
+
+
 class Client:
     """One request: what the application sends, and when the client goes."""
 
