@@ -19,6 +19,7 @@ from weft.ir.kernel.algorithm import rate_dtype
 from weft.lazy_dataclass import dataclass
 from weft.scheduler import memory
 from weft.scheduler.copies import Copies, copy_trace
+from weft.scheduler.growing import Needs, Tenancy
 from weft.scheduler.kernelize.spec import KernelSpec, ScanSpec
 from weft.scheduler.loops import Chosen, LoopLayout, Run, nbytes
 from weft.scheduler.plan import KernelInfo, OutputSpec, Tenant
@@ -83,6 +84,10 @@ class Assembly:
             self.early.update(dict.fromkeys(self.chain(n, self.replaces.get(o)), n))
         self.owner: dict[Node, int] = {}  # intermediate -> its number in the workspace
         self.traces: dict[int, Callable[[Step], StepAccesses]] = {}  # of a step, by the identity of its facts
+        self.sizes: list[
+            dict[Int, None]
+        ] = []  # of each in the workspace, the bytes of the values that are there
+        self.inside: dict[tuple[int, int], int] = {}  # a loop's block, and a place in it -> its slot
         self.requests = self.lay_out()
 
     # --- whose memory may be overwritten
@@ -177,18 +182,27 @@ class Assembly:
             if k in self.loops and self.loops[k].nbytes:
                 self.blocks[k] = len(requests)
                 requests.append(memory.Request(self.loops[k].nbytes, k, k, "a loop's steps"))
+                self.sizes.append({self.loops[k].nbytes: None})
             for node in spec.writes:
                 if node in self.output or node in self.early:
                     continue
                 last = self.last_read.get(node, k)
                 old = self.dying(k, node, taken)
+                size = elements(node.shape) * node.dtype.itemsize
                 if old is not None:
                     at = self.owner[node] = self.owner[old]
                     requests[at] = replace(requests[at], last=max(requests[at].last, last))
+                    self.sizes[at][size] = None
                 else:
                     self.owner[node] = len(requests)
                     requests.append(memory.Request(nbytes(node), k, last, repr(node)))
+                    self.sizes.append({size: None})
         return requests
+
+    def needs(self) -> Needs:
+        """The same by runtime sizes."""
+        rows = zip(self.requests, self.sizes, strict=True)
+        return Needs(tuple([Tenancy(tuple(sizes), r.first, r.last) for r, sizes in rows]), tuple(self.inside))
 
     def slot(self, node: Node) -> int:
         """The number by which kernels get the memory of `node`."""
@@ -208,8 +222,8 @@ class Assembly:
 
     def plan(self) -> Unrolled:
         layout = memory.plan(self.requests)
-        offsets = list(layout.offsets)
-        items = self.steps(offsets)
+        items = self.steps(len(layout.offsets))
+        offsets = [*layout.offsets, *[layout.offsets[block] + at for block, at in self.inside]]
         return Unrolled(
             device=self.device,
             items=tuple(items),
@@ -225,6 +239,7 @@ class Assembly:
             computed=self.computed(),
             largest=self.largest(),
             check=self.verify if settings.verify() else None,
+            needs=self.needs() if self.job.variables else None,
         )
 
     def verify(self, commands: Commands, infos: Sequence[KernelInfo]) -> None:
@@ -245,20 +260,17 @@ class Assembly:
         """The distinct programs, numbered."""
         return {c: i for i, c in enumerate(dict.fromkeys(c for c, _ in self.chosen.values()))}
 
-    def steps(self, offsets: list[int]) -> list[Item]:
-        """The launches, in order, with a copy before what is updated while its old value is still needed. `offsets` are
-        those of the workspace; what loops need of it is added."""
+    def steps(self, tenants: int) -> list[Item]:
+        """The launches, in order, with a copy before what is updated while its old value is still needed. The workspace
+        has so many tenants, and slots for these; those for what loops need of it are added."""
         items: list[Item] = []
         number = self.programs()
         runtime = {v.name: i for i, v in enumerate(self.job.variables)}
-        first = len(self.leaf) + len(self.output)
-        inside: dict[int, int] = {}
+        first = len(self.leaf) + len(self.output) + tenants
+        inside = self.inside
 
-        def take(offset: int) -> int:
-            if offset not in inside:
-                inside[offset] = first + len(offsets)
-                offsets.append(offset)
-            return inside[offset]
+        def take(block: int, offset: int) -> int:
+            return inside.setdefault((block, offset), first + len(inside))
 
         computed = {x: k for k, x in enumerate(self.computed())}
 
@@ -267,9 +279,8 @@ class Assembly:
 
         for k, spec in enumerate(self.specs):
             if isinstance(spec, ScanSpec):
-                block = offsets[self.blocks[k]] if k in self.blocks else 0
-                loop = self.loops[k]
-                run = Run(loop, block, self.slot, take, constant, number, runtime, self.copies)
+                own = partial(take, self.blocks.get(k, 0))
+                run = Run(self.loops[k], 0, self.slot, own, constant, number, runtime, self.copies)
                 items += run.steps()
                 for info in run.infos():
                     self.traces[id(info)] = partial(run.trace, info=info)

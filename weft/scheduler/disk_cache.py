@@ -21,6 +21,7 @@ from weft.ir.forks import forkable
 from weft.ir.index import Var
 from weft.lazy_dataclass import dataclass
 from weft.naming import own_name
+from weft.scheduler.growing import Needs, Tenancy, grows
 from weft.scheduler.plan import KernelInfo, OutputSpec, Tenant
 from weft.scheduler.signature import Result, Signature
 from weft.scheduler.size_json import decoded, encoded
@@ -91,8 +92,33 @@ def store(key: str, plan: Unrolled, where: Sequence[tuple[str, str]]) -> None:
         "kernels": [[k.name, k.bytes, k.flops, k.why, k.written, k.dtype] for k in infos],
         "largest": [[t.name, t.nbytes] for t in plan.largest],
         "codes": where,
+        "needs": _written_needs(plan, variables),
     }
     disk_cache.put("plan", key, json.dumps(record, separators=(",", ":")).encode())
+
+
+def _written_needs(plan: Unrolled, variables: Mapping[Var, int]) -> list[Any] | None:
+    """The workspace by runtime sizes, where it grows with them."""
+    needs = plan.needs
+    if needs is None or not grows(needs, plan.workspace_bytes):
+        return None
+    rows = [[[encoded(n, variables) for n in t.nbytes], t.first, t.last] for t in needs.tenancies]
+    return [rows, needs.inside]
+
+
+def _read_needs(record: Any, variables: Sequence[Var], offsets: int) -> Needs | None:
+    """The same, for so many offsets. ValueError where it is of others."""
+    if record is None:
+        return None
+    rows, inside = record
+    tenancies = [
+        Tenancy(tuple([decoded(n, variables) for n in sizes]), int(a), int(b)) for sizes, a, b in rows
+    ]
+    places = [(int(k), int(at)) for k, at in inside]
+    known = all(0 <= k < len(tenancies) and at >= 0 for k, at in places) and all(t.nbytes for t in tenancies)
+    if not known or len(tenancies) + len(places) != offsets:
+        raise ValueError("a workspace of another plan")
+    return Needs(tuple(tenancies), tuple(places))
 
 
 def _items(
@@ -159,6 +185,7 @@ def _read(
         variables=variables,
         computed=tuple([decoded(x, variables) for x in record["computed"]]),
         largest=tuple([Tenant(str(n), int(b)) for n, b in record["largest"]]),
+        needs=_read_needs(record["needs"], variables, len(offsets)),
     )
 
 

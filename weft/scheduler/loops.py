@@ -115,7 +115,7 @@ class LoopLayout:
 @dataclass(slots=True)
 class Run:
     """One loop laid into a plan: `slot` gives the number of a node of the graph around it, `take` that of an offset in
-    the workspace, `number` that of a constant among the plan's variables, `program` that of a program."""
+    the loop's part of the workspace, where what it has begins at `block`, `number` that of a constant among the plan's variables, `program` that of a program."""
 
     layout: LoopLayout
     block: int

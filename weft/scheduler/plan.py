@@ -16,6 +16,7 @@ from weft.ir.dtypes import DType
 from weft.ir.graph import Node
 from weft.ir.index import Int, Var, evaluate
 from weft.lazy_dataclass import dataclass
+from weft.scheduler.growing import Growing, Needs, linked
 
 if TYPE_CHECKING:
     from weft.scheduler.basic.tiers import Final
@@ -141,6 +142,8 @@ class Plan:
     computed: tuple[Int, ...] = ()
     final: Final | None = None
     """The plan that takes over from a basic one: see `basic/tiers.py`."""
+    needs: Needs | None = None
+    """The workspace by runtime sizes: see `growing.py`."""
 
     def __post_init__(self) -> None:
         if self.sizes is None:
@@ -182,7 +185,8 @@ class Plan:
     def on(self, device: Device) -> Plan:
         """The plan on a device of the same class (see `protocol.Alike`), which has no memory of the device in it."""
         assert self.feed is None, "numbers are in memory of a device"
-        return replace(self, device=device, executable=device.link(self.codes, self.commands))
+        executable = linked(device, self.codes, self.commands, self.variables, self.needs)
+        return replace(self, device=device, executable=executable)
 
     def with_memories_kept(self) -> Plan:
         """The plan with an executable of its own, which can run again on the memories of its last run, where the device
@@ -339,9 +343,10 @@ class Plan:
 
     def _refusal(self, error: MemoryError) -> str:
         rows = "; ".join(f"{t.name} {t.nbytes:,} bytes" for t in self.largest)
-        results = self.result_bytes()
+        results, executable = self.result_bytes(), self.executable
+        between = executable.nbytes if isinstance(executable, Growing) else self.commands.workspace_bytes
         return (
-            f"computing this takes {results:,} bytes for results and {self.commands.workspace_bytes:,} for what lies "
+            f"computing this takes {results:,} bytes for results and {between:,} for what lies "
             f"between: {error}. Largest: {rows}. Use smaller batches, recompute (checkpoint) the largest, or raise the "
             "limit"
         )

@@ -20,6 +20,7 @@ from weft.backends.protocol import Code, Commands, Device, Launch, Step
 from weft.ir.forks import forkable
 from weft.ir.index import Int, Var, evaluate
 from weft.lazy_dataclass import dataclass
+from weft.scheduler.growing import Needs, linked
 from weft.scheduler.plan import KernelInfo, OutputSpec, Plan, Tenant
 
 Item: TypeAlias = "tuple[Step, KernelInfo] | Repeat"
@@ -76,6 +77,8 @@ class Unrolled:
     computed: tuple[Int, ...] = ()
     check: Callable[[Commands, Sequence[KernelInfo]], None] | None = None
     """Raises an error for commands that are wrong, where forms are verified."""
+    needs: Needs | None = None
+    """The workspace by runtime sizes."""
     _written: _Written = field(init=False, default_factory=_Written)
 
     @property
@@ -106,8 +109,9 @@ class Unrolled:
             computed=self.computed,
             constants=constants,
             steps=tuple(infos),
-            executable=self.device.link(self.codes, commands),
+            executable=linked(self.device, self.codes, commands, self.variables, self.needs),
             largest=self.largest,
+            needs=self.needs,
         )
 
     def _steps(

@@ -1,0 +1,150 @@
+"""The workspace of a plan for all sizes, laid out for those that came so far.
+
+    n up to 4096, so far at most 100     laid out for n up to 128     later, n = 300: laid out anew, for n up to 512
+
+A plan's runtime sizes have wide bounds. Were the workspace laid out for these, what lies in it would be far apart, each
+in pages of its own: memory that nobody needs, and time to clear it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weft.backends.protocol import Code, Commands, Device, Executable, Memory
+from weft.ir.forks import forkable
+from weft.ir.index import Int, Var, high, substitute
+from weft.lazy_dataclass import dataclass
+from weft.scheduler import memory
+
+LEAST_BYTES = 2 << 20
+"""The workspace from which on it grows: a smaller one is in one huge page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenancy:
+    """Memory that is needed from step `first` to step `last`, both included, for one of values that take so many bytes
+    each."""
+
+    nbytes: tuple[Int, ...]
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """The memory that a workspace has to hold. `inside`: for each offset beyond those of the tenancies, the number of
+    the tenancy that it is in, and the distance from its beginning."""
+
+    tenancies: tuple[Tenancy, ...]
+    inside: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def vary(self) -> bool:
+        """True where runtime sizes have a say."""
+        return any(not isinstance(n, int) for t in self.tenancies for n in t.nbytes)
+
+    def layout(self, limits: Mapping[Var, int]) -> memory.Layout:
+        """Offsets that hold all, in the order of the commands, as long as the variables do not exceed these."""
+        narrow: dict[Var, Int] = {v: Var(v.name, v.lo, n) for v, n in limits.items()}
+        requests = [
+            memory.Request(max([high(substitute(n, narrow)) for n in t.nbytes]), t.first, t.last)
+            for t in self.tenancies
+        ]
+        found = memory.plan(requests)
+        offsets = found.offsets
+        return memory.Layout(offsets + tuple([offsets[k] + at for k, at in self.inside]), found.nbytes)
+
+
+def grows(needs: Needs, nbytes: int) -> bool:
+    """True where a workspace of at most so many bytes grows with the runtime sizes."""
+    return nbytes >= LEAST_BYTES and needs.vary
+
+
+def linked(
+    device: Device, codes: Sequence[Code], commands: Commands, variables: tuple[Var, ...], needs: Needs | None
+) -> Executable:
+    """The commands as an executable, whose workspace grows with its `variables` where it may be large."""
+    if needs is None or not grows(needs, commands.workspace_bytes):
+        return device.link(codes, commands)
+    return Growing(device, codes, commands, variables, needs)
+
+
+class Growing:
+    """An executable whose workspace is laid out anew whenever a variable exceeds all its values so far."""
+
+    __slots__ = (
+        "_codes", "_commands", "_current", "_device", "_linked", "_lock", "_nbytes", "_needs", "_variables",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        device: Device,
+        codes: Sequence[Code],
+        commands: Commands,
+        variables: tuple[Var, ...],
+        needs: Needs,
+    ) -> None:
+        self._device, self._codes, self._commands = device, codes, commands
+        self._variables, self._needs = variables, needs
+        self._lock = forkable(threading.Lock())
+        self._current: tuple[tuple[int, ...], Executable] | None = None
+        """The largest values of the variables, and the executable for these."""
+        self._nbytes = 0
+        self._linked: list[Executable] = []
+        """All that there were: runs of other threads may not have ended."""
+
+    @property
+    def started(self) -> int:
+        return sum([e.started for e in self._linked])
+
+    @property
+    def finished(self) -> int:
+        return sum([e.finished for e in self._linked])
+
+    def run(self, memories: Sequence[Memory], variables: Sequence[int] = (), queue: int = 0) -> None:
+        self._for(variables).run(memories, variables, queue)
+
+    def run_timed(self, memories: Sequence[Memory], variables: Sequence[int] = ()) -> list[int]:
+        return self._for(variables).run_timed(memories, variables)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "run_ns":  # of devices that foretell it, which takes no memory
+            return getattr(self._for([v.lo for v in self._variables]), name)
+        raise AttributeError(name)
+
+    @property
+    def nbytes(self) -> int:
+        """The workspace of the last run."""
+        return self._nbytes
+
+    def _for(self, variables: Sequence[int]) -> Executable:
+        """The executable for these values of the variables, of which those of the commands' own come later."""
+        current = self._current
+        if current is None or any(n > most for n, most in zip(variables, current[0], strict=False)):
+            with self._lock:
+                current = self._current = self._laid_out(variables)
+        return current[1]
+
+    def _laid_out(self, variables: Sequence[int]) -> tuple[tuple[int, ...], Executable]:
+        limits = self._grown(variables)
+        if self._current is not None and self._current[0] == limits:  # another thread was here
+            return self._current
+        layout = self._needs.layout(dict(zip(self._variables, limits, strict=True)))
+        c = self._commands
+        commands = Commands(c.steps, c.externals, layout.offsets, layout.nbytes, c.variables)
+        executable = self._device.link(self._codes, commands)
+        self._nbytes = layout.nbytes
+        self._linked.append(executable)
+        return limits, executable
+
+    def _grown(self, variables: Sequence[int]) -> tuple[int, ...]:
+        """The largest values for which it is laid out next: powers of two that none of those so far exceeds."""
+        before = (0,) * len(self._variables) if self._current is None else self._current[0]
+        return tuple(
+            [
+                max(m, min(1 << max(n - 1, 0).bit_length(), v.hi))
+                for m, n, v in zip(before, variables, self._variables, strict=False)
+            ]
+        )
