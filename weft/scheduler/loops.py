@@ -114,8 +114,9 @@ class LoopLayout:
 
 @dataclass(slots=True)
 class Run:
-    """One loop laid into a plan: `slot` gives the number of a node of the graph around it, `take` that of an offset in
-    the loop's part of the workspace, where what it has begins at `block`, `number` that of a constant among the plan's variables, `program` that of a program."""
+    """One loop laid into a plan: `slot` gives the number of a node of the graph around it, `take` that of a place in
+    the loop's block of the workspace, where its own begins at `block`, `number` that of a constant among the plan's
+    variables, `program` that of a program."""
 
     layout: LoopLayout
     block: int

@@ -75,6 +75,16 @@ class OutlineKey(Key):
             self._digest = h.hexdigest()
             return self._digest
 
+    @staticmethod
+    def with_digest(rows: tuple[Any, ...], digest: str) -> OutlineKey:
+        """The key of these rows, which have this digest."""
+        key = OutlineKey(rows)
+        key._digest = digest
+        return key
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OutlineKey.with_digest, (self.rows, self.digest())
+
 
 @dataclass(frozen=True, slots=True)
 class Outline:

@@ -57,10 +57,6 @@ class SizedTemplate:
     known: frozenset[int]
     key: OutlineKey
     """The outline that all of the templates have."""
-    _shapes: tuple[tuple[Int, ...], ...] = field(init=False)
-    """The different shapes of the rows."""
-    _forms: tuple[_Form | None, ...] = field(init=False)
-    """The form of each row that sizes have a say in."""
     counts: tuple[tuple[Count, DType], ...] = field(init=False)
     """The numbers that follow from sizes."""
     _values: Callable[[Sequence[int]], tuple[int, ...]] = field(init=False)
@@ -71,33 +67,50 @@ class SizedTemplate:
     """Takes that shape out of the values of the expressions, and of sizes that are known."""
     _pick: Callable[[tuple[int, ...]], tuple[int, ...]] = field(init=False)
     """Takes the sizes out of these."""
+    _forms: _Forms | None = field(init=False)
+    """What sizes have a say in, once somebody looks at rows."""
 
     def __post_init__(self) -> None:
+        counts: list[tuple[Count, DType]] = []
+        if any(isinstance(x, Count) for x in self.numbers):
+            dtypes = _dtypes(self.rows)
+            counts += [(x, d) for x, d in zip(self.numbers, dtypes, strict=True) if isinstance(x, Count)]
+        last = self.rows[-1]
+        own = len(self.sizes) - _size_of_attrs(last)
+        root = self.sizes[own - len(last.shape) : own]
+        object.__setattr__(self, "counts", tuple(counts))
+        object.__setattr__(self, "_values", compiled(self.expressions, self.variables))
+        object.__setattr__(self, "shape", root)
+        object.__setattr__(self, "_root", _picking(root, self.expressions))
+        object.__setattr__(self, "_pick", _picking(self.sizes, self.expressions))
+        object.__setattr__(self, "_forms", None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SizedTemplate, (
+            self.rows, self.results, self.placeholders, self.sizes, self.numbers, self.variables,
+            self.expressions, self.known, self.key,
+        )  # fmt: skip
+
+    def _formed(self) -> _Forms:
+        """What sizes have a say in."""
+        if self._forms is not None:
+            return self._forms
         shapes: dict[tuple[Int, ...], int] = {}
         forms: list[_Form | None] = []
-        counts: list[tuple[Count, DType]] = []
         at = met = 0
         for r in self.rows:
             shape, at = self.sizes[at : at + len(r.shape)], at + len(r.shape)
-            count = 0 if isinstance(r.attrs, Fill) else len(taken_apart(r.attrs)[1])
+            count = _size_of_attrs(r)
             own, at = self.sizes[at : at + count], at + count
             number = None
             if isinstance(r.attrs, Fill) and not is_plain(r.attrs.value, r.dtype):
                 number, met = self.numbers[met], met + 1
             number = number if isinstance(number, Count) else None
-            if number is not None:
-                counts.append((number, r.dtype))
             varies = number is not None or any(isinstance(s, Index) for s in (*shape, *own))
             forms.append(_Form(shapes.setdefault(shape, len(shapes)), own, number) if varies else None)
-        object.__setattr__(self, "_shapes", tuple(shapes))
-        object.__setattr__(self, "_forms", tuple(forms))
-        object.__setattr__(self, "counts", tuple(counts))
-        object.__setattr__(self, "_values", compiled(self.expressions, self.variables))
-        last, form = self.rows[-1], forms[-1]
-        root = last.shape if form is None else tuple(shapes)[form.shape]
-        object.__setattr__(self, "shape", root)
-        object.__setattr__(self, "_root", _picking(root, self.expressions))
-        object.__setattr__(self, "_pick", _picking(self.sizes, self.expressions))
+        found = _Forms(tuple(shapes), tuple(forms))
+        object.__setattr__(self, "_forms", found)
+        return found
 
     @staticmethod
     def of(
@@ -166,11 +179,11 @@ class SizedTemplate:
         self, values: tuple[int, ...]
     ) -> tuple[tuple[tuple[Shape, DType], ...], tuple[Row, ...], tuple[int, ...]]:
         """The placeholders, rows and results for these values of the expressions."""
-        known = self._known(values)
-        shapes = list(map(known, self._shapes))
+        known, found = self._known(values), self._formed()
+        shapes = list(map(known, found.shapes))
         env = self._env(values)
         rows: list[Row] = []
-        for r, form in zip(self.rows, self._forms, strict=True):
+        for r, form in zip(self.rows, found.forms, strict=True):
             if form is None:
                 rows.append(r)
                 continue
@@ -201,6 +214,19 @@ class _Form:
     shape: int
     own: tuple[Int, ...]
     number: Count | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Forms:
+    """The different shapes of rows, and the form of each row that sizes have a say in."""
+
+    shapes: tuple[tuple[Int, ...], ...]
+    forms: tuple[_Form | None, ...]
+
+
+def _size_of_attrs(row: Row) -> int:
+    """The number of sizes among a row's attributes."""
+    return 0 if isinstance(row.attrs, Fill) else len(taken_apart(row.attrs)[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +296,7 @@ def learned(
             for k, (_, dtype) in enumerate(first.placeholders)
         ])  # fmt: skip
         columns = list(zip(*[o.numbers for o in outlines], strict=True))
-        numbers = tuple([_number(c, d, variables) for c, d in zip(columns, _dtypes(first), strict=True)])
+        numbers = tuple([_number(c, d, variables) for c, d in zip(columns, _dtypes(first.rows), strict=True)])
     except _NoFormError:
         return None
     by = [v for _, v in variables]
@@ -281,9 +307,9 @@ class _NoFormError(Exception):
     """A size or a number is no polynomial of the sizes that vary."""
 
 
-def _dtypes(template: GraphTemplate) -> Iterator[DType]:
+def _dtypes(rows: Sequence[Row]) -> Iterator[DType]:
     """The dtype of each of the numbers."""
-    for r in template.rows:
+    for r in rows:
         if r.op is Op.CONST and isinstance(r.attrs, Fill) and not is_plain(r.attrs.value, r.dtype):
             yield r.dtype
 

@@ -17,7 +17,6 @@ from dataclasses import field
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from weft.core.execute import recordings
 from weft.core.execute.run import blocks_in, learned_template
 from weft.ir.calls import Given, GraphCall
 from weft.ir.compiled_index import picker
@@ -110,42 +109,8 @@ class Known:
                 made.append(call)
         return tuple(made)
 
-    def written(self) -> Any:
-        """All of it as JSON has it."""
-        calls = [
-            [recordings.written_sized(c[0], self.variables), c[1]]
-            if isinstance(c, tuple)
-            else c and recordings.written_calls([c])
-            for c in self.calls
-        ]
-        return {
-            "variables": [[v.name, v.lo, v.hi] for v in self.variables],
-            "places": self.places,
-            "fixed": self.fixed,
-            "calls": calls,
-        }
-
-    @staticmethod
-    def read(record: Any) -> Known:
-        """All that was written."""
-        variables = tuple([Var(str(name), int(lo), int(hi)) for name, lo, hi in record["variables"]])
-        places = tuple([tuple(map(int, p)) for p in record["places"]])
-        fixed = tuple([(int(k), int(n)) for k, n in record["fixed"]])
-        calls: list[tuple[SizedTemplate, tuple[int, ...]] | Given | None] = []
-        for c in record["calls"]:
-            if c is not None and len(c) == 2:
-                template, uses = recordings.read_sized(c[0], variables), tuple(map(int, c[1]))
-                if len(uses) != len(template.placeholders):
-                    raise ValueError("a call on other inputs")
-                calls.append((template, uses))
-                continue
-            (given,) = (None,) if c is None else recordings.read_calls(c)
-            if isinstance(given, GraphCall):
-                raise ValueError("a call at one size")
-            calls.append(given)
-        if not variables or len(places) != len(variables) or not all(places):
-            raise ValueError("variables that are read nowhere")
-        return Known(variables, places, fixed, tuple(calls))
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Known, (self.variables, self.places, self.fixed, self.calls)
 
 
 def learned(

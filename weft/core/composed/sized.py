@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import field
 from math import prod
-from typing import Any
+from typing import Any, TypeGuard
 
 from weft.core.composed.learned import Calls, Known, Sizes, learned
 from weft.core.execute import recordings
+from weft.ir.calls import Given, GraphCall
 from weft.lazy_dataclass import dataclass
 
 SAMPLES = 2
@@ -90,46 +91,45 @@ class SizedCalls:
         return dict(list(self.samples.items())[-SAMPLES - TRIES :])
 
     def written(self) -> dict[str, Any]:
-        """All of it as JSON has it."""
+        """All of it; calls, and what was learned, as bytes."""
         kept = {} if self.stored is None else dict(self.stored.samples)
-        kept.update({s: recordings.written_calls(calls) for s, calls in self.samples.items()})
-        known = None if self.known is None else self.known.written()
+        for sizes, calls in self.samples.items():
+            data = recordings.written_calls(calls)
+            if data is not None:
+                kept[sizes] = data
+        known = None if self.known is None else recordings.written(self.known)
         if known is None and self.stored is not None:
             known = self.stored.known
-        samples = [[s, calls] for s, calls in kept.items() if calls is not None][-SIZES_KEPT:]
-        return {"samples": samples, "tries": [self.tries, self.tried_at], "known": known}
+        samples = list(kept.items())[-SIZES_KEPT:]
+        return {"samples": samples, "tries": (self.tries, self.tried_at), "known": known}
 
     @staticmethod
     def read(record: Any, count: int) -> SizedCalls:
         """All that was written, so many calls at each size, which are looked at when they are asked for."""
         samples = {tuple(map(int, sizes)): calls for sizes, calls in record["samples"]}
-        known = record["known"]
-        listed: list[Any] = [*samples.values(), *([] if known is None else [known["calls"]])]
-        if any(calls.__class__ is not list or len(calls) != count for calls in listed):
-            raise ValueError("other calls than these")
         tries, tried_at = map(int, record["tries"])
-        return SizedCalls(tries=tries, tried_at=tried_at, stored=_Stored(samples, known))
+        return SizedCalls(tries=tries, tried_at=tried_at, stored=_Stored(samples, record["known"], count))
 
 
 @dataclass(slots=True)
 class _Stored:
-    """Calls by sizes, and what was learned of them, as JSON has them. What makes no sense is absent."""
+    """Calls by sizes, and what was learned of them, as bytes; `count` at each size. What makes no sense is absent."""
 
-    samples: dict[Sizes, Any]
-    known: Any
+    samples: dict[Sizes, bytes]
+    known: bytes | None
+    count: int
 
     def take(self, sizes: Sizes) -> Calls | None:
         """The calls at these sizes, which are not here any more."""
-        record = self.samples.pop(sizes, None)
-        try:
-            return None if record is None else recordings.read_calls(record)
-        except recordings.NO_SENSE:
-            return None
+        data = self.samples.pop(sizes, None)
+        found: Any = recordings.read(data) if isinstance(data, bytes) else None
+        return found if isinstance(found, tuple) and self._are_calls(found) else None
 
     def take_known(self) -> Known | None:
         """The calls that were learned, which are not here any more."""
-        record, self.known = self.known, None
-        try:
-            return None if record is None else Known.read(record)
-        except recordings.NO_SENSE:
-            return None
+        data, self.known = self.known, None
+        found = recordings.read(data) if isinstance(data, bytes) else None
+        return found if isinstance(found, Known) and len(found.calls) == self.count else None
+
+    def _are_calls(self, found: Any) -> TypeGuard[Calls]:
+        return len(found) == self.count and all(c is None or isinstance(c, GraphCall | Given) for c in found)

@@ -7,6 +7,7 @@ of weft. It is written when the process ends. Where forms are verified nothing i
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,12 +19,10 @@ from weft.ir.placement import is_mesh
 
 if TYPE_CHECKING:
     from weft.ir.calls import Given, GraphCall
-    from weft.ir.index import Var
-    from weft.scheduler.sized import SizedTemplate
 
 KIND = "recorded"
 
-NO_SENSE = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
+NO_SENSE = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 """Errors of reading a record that makes no sense; it counts as absent."""
 
 
@@ -87,15 +86,13 @@ COMPOSERS = ("core", "autograd")
 
 def load(name: str) -> Any:
     """The record of that name; None where there is none."""
-    import json
-
     from weft import disk_cache
 
     data = disk_cache.get(KIND, name)
     if data is None:
         return None
     try:
-        record = json.loads(data)
+        record = read(data)
         if record["name"] != name:
             raise ValueError("another record")
     except NO_SENSE:
@@ -106,39 +103,32 @@ def load(name: str) -> Any:
 
 def keep(name: str, record: Mapping[str, Any]) -> None:
     """Keep a record under its name."""
-    import json
-
     from weft import disk_cache
 
-    disk_cache.put(KIND, name, json.dumps({"name": name, **record}, separators=(",", ":")).encode())
+    disk_cache.put(KIND, name, written({"name": name, **record}))
 
 
-def written_calls(calls: Sequence[GraphCall | Given | None]) -> list[Any] | None:
-    """Calls as JSON has them; None where they are not kept."""
-    from weft.scheduler.template_json import UntoldError, written_call
+def written(value: Any) -> bytes:
+    """Calls, and what was learned of them, as bytes."""
+    from weft.scheduler.pickles import pickled
+
+    return pickled(value)
+
+
+def read(data: bytes) -> Any:
+    """What was written; None for other bytes."""
+    from weft.scheduler.pickles import NOT_PICKLED
 
     try:
-        return [written_call(c) for c in calls]
-    except UntoldError:
+        return pickle.loads(data)  # as trusted as the machine code beside it
+    except NOT_PICKLED:
         return None
 
 
-def read_calls(record: Any) -> tuple[GraphCall | Given | None, ...]:
-    """The calls that were written."""
-    from weft.scheduler.template_json import read_call
+def written_calls(calls: Sequence[GraphCall | Given | None]) -> bytes | None:
+    """Calls as bytes; None where they are not kept."""
+    from weft.ir.calls import GraphCall
+    from weft.scheduler.pickles import means_the_same_elsewhere
 
-    return tuple([read_call(r) for r in record])
-
-
-def written_sized(template: SizedTemplate, variables: Sequence[Var]) -> Any:
-    """A template for all sizes as JSON has it."""
-    from weft.scheduler.template_json import written_sized
-
-    return written_sized(template, variables)
-
-
-def read_sized(record: Any, variables: Sequence[Var]) -> SizedTemplate:
-    """The template that was written."""
-    from weft.scheduler.template_json import read_sized
-
-    return read_sized(record, variables)
+    templates = [c.template for c in calls if isinstance(c, GraphCall)]
+    return written(tuple(calls)) if all(map(means_the_same_elsewhere, templates)) else None

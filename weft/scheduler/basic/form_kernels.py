@@ -24,15 +24,10 @@ from weft.lazy_dataclass import dataclass
 from weft.scheduler.basic.form import Form, built
 from weft.scheduler.basic.sizes import SizedForm, graph_of
 from weft.scheduler.kernelize.spec import KernelSpec
-from weft.scheduler.pickles import pickled
+from weft.scheduler.pickles import NOT_PICKLED, pickled
 
 FORMS_KEPT = 2048
 """Kernels of forms in memory; the one made longest ago goes first."""
-
-_NOT_AN_ENTRY = (
-    pickle.UnpicklingError, EOFError, ImportError, AttributeError, LookupError, TypeError, ValueError,
-)  # fmt: skip
-"""Errors of reading other bytes."""
 
 _forms: dict[tuple[Form | SizedForm, int], FormKernels] = {}
 
@@ -153,7 +148,7 @@ def _decoded(data: bytes, name: str, form: Form | SizedForm) -> FormKernels | No
         entry: Any = pickle.loads(data)  # as trusted as the machine code beside it
         if not isinstance(entry, _Entry) or entry.name != name:
             return None
-    except _NOT_AN_ENTRY:
+    except NOT_PICKLED:
         return None
     nodes = [graph.buffer(shape, dtype, form.device, None) for shape, dtype in entry.tensors]
 
