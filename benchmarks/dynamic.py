@@ -8,7 +8,8 @@ python -m benchmarks.dynamic --list                         the programs, and wh
 
 weft runs at three temperatures of its cache folder: `empty`; `prepared`, where the other programs have run and this one
 never; `seen`, where this program has run (of a single op: with other numbers). torch is eager. They take turns, and
-medians of the rounds count; a ratio is the median of the rounds' ratios. Imports are excluded. Results are compared.
+medians of the rounds count; a ratio is the median of the rounds' ratios. Imports are excluded, those of first steps as
+well: see first_use.py. Results are compared.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from benchmarks import first_use
 from benchmarks.programs import PROGRAMS, Mark, Measure, Program, Temperature
 from benchmarks.report import Row, milliseconds, table
 from benchmarks.results import ROOT, Results, describe_machine, ratio, say
@@ -57,6 +59,8 @@ class Settings:
     threads: int
     small: bool = False
     limit: float = 20.0
+    modules: tuple[str, ...] = ()
+    """Modules that weft imports at first use: imports are excluded."""
 
 
 def run(framework: str, program: Program, how: Settings, cache: Path, seed: int = SEED) -> Answer:
@@ -68,7 +72,7 @@ def run(framework: str, program: Program, how: Settings, cache: Path, seed: int 
     }
     asked = {
         "framework": framework, "program": program.name, "seed": seed, "small": how.small, "threads": how.threads,
-        "processors": processors(how.threads), "limit": how.limit,
+        "processors": processors(how.threads), "limit": how.limit, "modules": how.modules,
     }  # fmt: skip
     command = [sys.executable, "-m", "benchmarks.once", json.dumps(asked)]
     seconds = how.limit + ANSWER_SECONDS
@@ -407,9 +411,9 @@ def main(given: Sequence[str] | None = None) -> None:
             print(f"{program.name:28s} {', '.join(map(described, program.marks))}")
         return
     results = Results(asked.out / "dynamic.json", machine=describe_machine())
-    start = time.perf_counter()
+    start, modules = time.perf_counter(), tuple(first_use.modules())
     for threads in asked.threads:
-        how = Settings(threads, asked.small, asked.limit)
+        how = Settings(threads, asked.small, asked.limit, modules)
         measure(programs, how, asked.temperatures, asked.rounds, results)
     say(f"measured in {(time.perf_counter() - start) / 60:.1f} minutes")
     text = markdown(results)

@@ -1,8 +1,9 @@
 """A process that runs one program once: what its first argument, a line of JSON, says; it prints a line of JSON.
 
     {"framework": "weft" | "torch", "program": ..., "seed": ..., "small": ..., "threads": ..., "processors": [...],
-     "limit": seconds}
+     "limit": seconds, "modules": [...]}
 
+`modules` are imported before: those that weft imports at first use (see first_use.py).
 The answer has the seconds of the preparation, of each step and of the end (what was put off until results are read),
 bytes, and what is compared: samples of each step's value, and of what the program returns.
 """
@@ -31,10 +32,10 @@ SAMPLES = 8
 """Elements of each step's value that are compared, beside the mean of their magnitudes."""
 
 
-def opened(framework: str, threads: int) -> Any:
-    """weft or torch, with everything imported that they import at first use."""
+def opened(framework: str, threads: int, modules: Sequence[str] = ()) -> Any:
+    """weft, with `modules`, or torch, with everything imported that it imports at first use."""
     if framework == "weft":
-        for name in ("weft.nn", "weft.optim", "llvmlite.binding"):
+        for name in ("weft.nn", "weft.optim", "llvmlite.binding", *modules):
             if find_spec(name.partition(".")[0]) is not None:
                 importlib.import_module(name)
         return importlib.import_module("weft")
@@ -89,7 +90,8 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
     """The program's times, memory and results; `stopped` where it took longer than the limit."""
     if asked["processors"] and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, asked["processors"])
-    T, program = opened(asked["framework"], asked["threads"]), PROGRAMS[asked["program"]]
+    program = PROGRAMS[asked["program"]]
+    T = opened(asked["framework"], asked["threads"], asked.get("modules", ()))
     memory, held = Memory(), dict[int, int]()
     taken, values, final = list[float](), list[list[float]](), list[Any]()
     start = time.perf_counter()

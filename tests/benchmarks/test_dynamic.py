@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mmap
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 import weft
-from benchmarks import dynamic, once
+from benchmarks import dynamic, first_use, once
 from benchmarks.programs import PROGRAMS, Mark, Program
 from benchmarks.results import Results
 from benchmarks.variants import VARIANTS
@@ -130,6 +132,17 @@ def test_what_a_process_cannot_do_is_an_error_in_the_results(tmp_path: Path) -> 
     assert answer["error"] == "KeyError: 'nothing'"
     (row,) = dynamic.rows_of(broken, 1, {"seen": [answer]})
     assert row["error"] == answer["error"] and "whole" not in row
+
+
+def test_modules_of_first_use_are_imported_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = first_use.modules()
+    assert {"weft.scheduler.realize", "weft.scheduler.plan", "weft.autograd.reverse"} <= set(names)
+    code = (
+        "import sys; from benchmarks import first_use, once; T = once.opened('weft', 1, sys.argv[1:]); "
+        "before = set(sys.modules); first_use.steps(T); print(*set(sys.modules) - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, check=True)
+    assert not done.stdout.split()
 
 
 # --- comparing

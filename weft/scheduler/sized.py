@@ -68,7 +68,7 @@ class SizedTemplate:
     _pick: Callable[[tuple[int, ...]], tuple[int, ...]] = field(init=False)
     """Takes the sizes out of these."""
     _forms: _Forms | None = field(init=False)
-    """What sizes have a say in, once somebody looks at rows."""
+    """The forms of rows, once somebody looks at these."""
 
     def __post_init__(self) -> None:
         counts: list[tuple[Count, DType]] = []
@@ -92,7 +92,7 @@ class SizedTemplate:
         )  # fmt: skip
 
     def _formed(self) -> _Forms:
-        """What sizes have a say in."""
+        """The forms of rows, made once."""
         if self._forms is not None:
             return self._forms
         shapes: dict[tuple[Int, ...], int] = {}

@@ -22,13 +22,22 @@ if TYPE_CHECKING:
 
 KIND = "recorded"
 
+COMPOSERS = ("core", "autograd")
+"""The folders of weft's sources that functions are composed by."""
+
 NO_SENSE = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 """Errors of reading a record that makes no sense; it counts as absent."""
 
 
-def name_of(function: Callable[..., Any], facts: Sequence[Any], devices: Iterable[str | None]) -> str | None:
+def name_of(
+    function: Callable[..., Any],
+    facts: Sequence[Any],
+    devices: Iterable[str | None],
+    composers: tuple[str, ...] = COMPOSERS,
+) -> str | None:
     """The name of the record of a function with these facts; None where none is kept: also for functions that are not
-    the only ones with their names, and for facts that are not plain."""
+    the only ones with their names, and for facts that are not plain. `composers`: the folders of sources that it
+    follows from."""
     if settings.verify() or settings.cache_dir() is None or not _is_named(function):
         return None
     try:
@@ -52,7 +61,7 @@ def name_of(function: Callable[..., Any], facts: Sequence[Any], devices: Iterabl
         told,
         *keys,
         disk_cache.compiler(),
-        disk_cache.state(COMPOSERS),
+        disk_cache.state(composers),
     )
 
 
@@ -78,10 +87,6 @@ def _told(x: Any) -> str:
     if x is None or x.__class__ in (bool, int, float, str):
         return repr(x)
     raise TypeError
-
-
-COMPOSERS = ("core", "autograd")
-"""The folders of weft's sources that functions are composed by."""
 
 
 def load(name: str) -> Any:
@@ -116,7 +121,7 @@ def written(value: Any) -> bytes:
 
 
 def read(data: bytes) -> Any:
-    """What was written; None for other bytes."""
+    """Calls that were written, or the like; None for other bytes."""
     from weft.scheduler.pickles import NOT_PICKLED
 
     try:

@@ -64,7 +64,8 @@ def loop_by(
 ) -> tuple[list[Value], list[Value]]:
     """The same, by a step that may have a name: where it is known what follows from that, it is not traced."""
     key = step.key(init, xs, reverse)
-    there = None if key is None else known_step(key)
+    devices = [v.node.device for v in (*init, *xs, *step.uses)]
+    there = None if key is None else known_step(key, step, devices)
     if there is not None:
         if settings.verify():
             _check(step, there, init, xs, length, reverse)
@@ -338,7 +339,8 @@ class _Trace:
     def found(self, step: Step) -> KnownStep | None:
         """The things that follow from the step; None where that cannot be told from its name."""
         known = self.known
-        return known and step.found(known, self.captured, self.live, self.live_outs, len(self.nexts))
+        counts = len(self.nexts), len(self.slices), len(self.outs)
+        return known and step.found(known, self.captured, self.live, self.live_outs, counts)
 
     def given(self) -> list[Node]:
         """The nodes that the loop is applied to, as it reads them."""

@@ -4,17 +4,22 @@
     known      the recording of loops with such a step (see repeated_loops.py), which of the values that the step uses
                the graphs read, which have gradients, and through which results these flow
 
-The function of such a step reads nothing but what it is given, and changes nothing.
+The function of such a step reads nothing but what it is given, and changes nothing. What is known of it is kept on disk
+when the process ends (see execute/recordings.py), and read when such a loop first comes.
 """
+# Tests: tests/core/grad/test_named_steps.py, tests/core/grad/test_steps_on_disk.py
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import threading
-from collections.abc import Callable, Hashable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, TypeAlias, cast
 
 from weft.autograd.context import context, main
 from weft.autograd.value import Value
+from weft.core.execute import recordings
 from weft.core.grad.repeated_loops import KEPT, Known, Recording
 from weft.ir.forks import forkable
 from weft.ir.numerics import pinned
@@ -28,7 +33,7 @@ StepOf: TypeAlias = Callable[[list[Value], list[Value], Sequence[Value]], tuple[
 @dataclass(frozen=True, slots=True)
 class KnownStep:
     """The things that follow from a step: its recording; which used values graphs read, and which have gradients; the
-    carries and results that gradients flow through; and how many carries there are."""
+    carries and results that gradients flow through; and how many carries, sliced inputs and results there are."""
 
     recording: Recording
     outside: tuple[int, ...]
@@ -36,6 +41,30 @@ class KnownStep:
     live: tuple[int, ...]
     live_outs: tuple[int, ...]
     carries: int
+    slices: int
+    outs: int
+
+    def written(self) -> dict[str, Any]:
+        """All of it as `recordings` keep it."""
+        numbers = {f: getattr(self, f) for f in _NUMBERS} | {f: getattr(self, f) for f in _COUNTS}
+        return {**numbers, "recording": self.recording.written()}
+
+    @staticmethod
+    def read(record: Any, uses: int) -> KnownStep:
+        """All that was written, of a step that uses so many values."""
+        numbers: dict[str, tuple[int, ...]] = {f: record[f] for f in _NUMBERS}
+        carries, slices, outs = (int(record[f]) for f in _COUNTS)
+        bounds = {"outside": uses, "captured": uses, "live": carries, "live_outs": outs}
+        told = all(isinstance(own, tuple) for own in numbers.values())
+        if not told or any(not 0 <= n < bounds[f] for f, own in numbers.items() for n in own):
+            raise ValueError("another step than this")
+        gradients = carries + slices + len(numbers["captured"])
+        recording = Recording.read(record["recording"], carries + outs, gradients)
+        return KnownStep(recording, **numbers, carries=carries, slices=slices, outs=outs)
+
+
+_NUMBERS = ("outside", "captured", "live", "live_outs")
+_COUNTS = ("carries", "slices", "outs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +106,7 @@ class Step:
         captured: Sequence[Value],
         live: Sequence[int],
         live_outs: Sequence[int],
-        carries: int,
+        counts: tuple[int, int, int],
     ) -> KnownStep | None:
         """The things that a trace has found; None where it reads what is not among the values used."""
         nodes, values = [v.node for v in self.uses], list(self.uses)
@@ -89,7 +118,7 @@ class Step:
             tuple(map(values.index, captured)),
             tuple(live),
             tuple(live_outs),
-            carries,
+            *counts,
         )
 
     def on(self, known: KnownStep) -> Known:
@@ -100,18 +129,56 @@ class Step:
 _NOT_READ = MOVEMENT | {Op.CONST, Op.RANGE}
 """The ops of nodes in whose place graphs read something else, or nothing."""
 
-_steps: dict[tuple[Hashable, ...], KnownStep] = {}
+
+@dataclass(slots=True)
+class _Entry:
+    """The things that follow from a step, and the name of the record that these are kept in, if they are."""
+
+    name: str | None
+    known: KnownStep | None = None
+
+
+_steps: dict[tuple[Hashable, ...], _Entry] = {}
 _keeping = forkable(threading.RLock())
 
 
-def known_step(key: tuple[Hashable, ...]) -> KnownStep | None:
-    """The things that follow from a step like that; None where there was none."""
-    return _steps.get(key)
+def known_step(key: tuple[Hashable, ...], step: Step, devices: Iterable[str | None]) -> KnownStep | None:
+    """The things that follow from a step like that, in this process or an earlier one; None where there was none."""
+    entry = _steps.get(key)
+    if entry is None:
+        name = recordings.name_of(Step, (*map(_plain, key),), devices, (*recordings.COMPOSERS, "nn"))
+        made = _Entry(name, _read(name, len(step.uses)))
+        with _keeping:
+            entry = _steps.setdefault(key, made)
+            if len(_steps) > KEPT:
+                del _steps[next(iter(_steps))]
+    return entry.known
+
+
+def _plain(fact: Hashable) -> Hashable:
+    """A fact of a key as a record's name may have it."""
+    return tuple(map(_plain, cast("tuple[Hashable, ...]", fact))) if isinstance(fact, tuple) else fact
+
+
+def _read(name: str | None, uses: int) -> KnownStep | None:
+    record = None if name is None else recordings.load(name)
+    try:
+        return None if record is None else KnownStep.read(record, uses)
+    except recordings.NO_SENSE:
+        return None
 
 
 def keep(key: tuple[Hashable, ...], found: KnownStep) -> None:
-    """Enter what was found; the one met first goes where there are too many."""
-    with _keeping:
-        _steps[key] = found
-        if len(_steps) > KEPT:
-            del _steps[next(iter(_steps))]
+    """Enter what was found of a step that was asked for; the one met first goes where there are too many."""
+    entry = _steps.get(key)
+    if entry is not None:
+        entry.known = found
+
+
+@atexit.register
+def keep_steps() -> None:
+    """Write to disk what is new, for processes that come after."""
+    with contextlib.suppress(Exception):  # a program that ends has nobody to tell
+        for entry in tuple(_steps.values()):
+            if entry.name is not None and entry.known is not None and entry.known.recording.changed:
+                recordings.keep(entry.name, entry.known.written())

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from weft import settings
 from weft.autograd.context import context, device_of_files, main
@@ -99,6 +99,27 @@ class Recording:
 
     results: _Graphs = field(default_factory=_Graphs)
     gradients: dict[tuple[bool, ...], _Graphs] = field(default_factory=dict[tuple[bool, ...], _Graphs])
+
+    @property
+    def changed(self) -> bool:
+        """True where there is more than what was read."""
+        return any(g.sized.changed for g in (self.results, *self.gradients.values()))
+
+    def written(self) -> dict[str, Any]:
+        """All of it as `recordings` keep it."""
+        gradients = [(asked, g.sized.written()) for asked, g in self.gradients.items()]
+        for g in (self.results, *self.gradients.values()):
+            g.sized.changed = False
+        return {"results": self.results.sized.written(), "gradients": gradients}
+
+    @staticmethod
+    def read(record: Any, results: int, gradients: int) -> Recording:
+        """All that was written, of loops with so many results and gradients."""
+        pulled = {
+            tuple(map(bool, asked)): _Graphs(SizedCalls.read(g, 1 + gradients))
+            for asked, g in record["gradients"]
+        }
+        return Recording(_Graphs(SizedCalls.read(record["results"], 1 + results)), pulled)
 
 
 @dataclass(frozen=True, slots=True)
