@@ -46,6 +46,7 @@ def tiered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(tiers, "PATIENCE", 1e6)
     monkeypatch.setattr(tiers, "SMALL_SECONDS", 0.0)
     monkeypatch.setattr(tiers, "_luck", tiers._Luck())
+    monkeypatch.setattr(beside, "has_processor", lambda: True)
     tables = (realization._plans, families._families, families._met, programs._compiled)
     for table in tables:
         table.clear()
@@ -197,6 +198,31 @@ def test_kernels_of_loops_count_in_a_plan_that_was_kept() -> None:
     plan = made.plan(open_device("cpu:0"))[0]
     names = {k.name for k in tiers._kernels(plan.items)}
     assert names == {k.spec.algorithm.name for k in made.kernels} and "basic_product" in names
+
+
+def test_on_one_processor_nothing_is_asked_for_at_once(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan is asked for when runs took half of what building does, as a small one is."""
+    monkeypatch.setattr(tiers, "ASK_AT_ONCE_SECONDS", 0.0)
+    monkeypatch.setattr(tiers, "ASKED_SHARE", 0.5)
+    monkeypatch.setattr(beside, "has_processor", lambda: False)
+    computed()
+    assert not asked.tasks
+    final = plan().final
+    assert final is not None
+    final.spent = final.seconds
+    computed()
+    assert len(asked.tasks) == 1
+
+
+def test_processors_are_those_that_the_program_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    for allowed in ({3}, {0, 1}):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid, allowed=allowed: allowed, raising=False)
+        assert beside.has_processor() is (len(allowed) > 1)
+    monkeypatch.delattr(os, "sched_getaffinity")
+    for count in (1, 8, None):
+        monkeypatch.setattr(os, "cpu_count", lambda count=count: count)
+        assert beside.has_processor() is (count == 8)
 
 
 def test_what_takes_long_to_build_is_asked_for_at_once(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:

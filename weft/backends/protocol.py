@@ -383,6 +383,15 @@ class BoxCopier(Protocol):
 
 
 @runtime_checkable
+class BulkLoader(Protocol):
+    """A device that loads several images in less time than one after the other. Optional."""
+
+    def load_all(self, images: Sequence[tuple[bytes, Sequence[str]]]) -> Sequence[Sequence[Code]]:
+        """As `Device.load`, for images with their names. ValueError where one is not this device's."""
+        ...
+
+
+@runtime_checkable
 class Foretold(Protocol):
     """An executable that states what its runs take, as those of simulated devices do. Optional."""
 

@@ -11,12 +11,12 @@ import json
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 from weft import disk_cache, pack, settings
-from weft.backends.protocol import Code, CopyBytes, Device, DeviceInfo, Launch, Step
+from weft.backends.protocol import BulkLoader, Code, CopyBytes, Device, DeviceInfo, Launch, Step
 from weft.ir.forks import forkable
 from weft.ir.index import Var
 from weft.lazy_dataclass import dataclass
@@ -163,7 +163,8 @@ def _read(
     if record["key"] != key:
         raise ValueError("a plan of another name")
     where = [(str(image), str(name)) for image, name in record["codes"]]
-    codes: list[Code] = [image_codes(image, device)[name] for image, name in where]
+    images = images_codes([image for image, _ in where], device)
+    codes: list[Code] = [images[image][name] for image, name in where]
     externals, offsets, workspace = record["commands"]
     kernels = [
         KernelInfo(str(n), int(b), int(f), tuple(map(str, y)), int(w), str(d))
@@ -233,22 +234,41 @@ def _step(kind: Any, fields: Sequence[Any]) -> Step:
 
 def image_codes(key: str, device: Device) -> Mapping[str, Code]:
     """The programs of an image, by name. KeyError when it is not there, ValueError when it is not this device's."""
-    at = (device, key)
+    return images_codes((key,), device)[key]
+
+
+def images_codes(keys: Iterable[str], device: Device) -> Mapping[str, Mapping[str, Code]]:
+    """The same for several images, by their names: those that are not here yet are loaded at once."""
     with _lock:
-        found = _images.get(at)
-        if found is not None:
-            _images.move_to_end(at)
-            return found
-        data = pack.get("image", key) or disk_cache.get("image", key)
-        if data is None:
-            raise KeyError(key)
-        (length,) = struct.unpack_from("<I", data)
-        names = [str(n) for n in json.loads(data[4 : 4 + length])]
-        image = data[4 + length :]
-        if disk_cache.digest(image) != key:
-            raise ValueError("an image of another name")
-        codes = dict(zip(names, device.load(image, names), strict=True))
-        _images[at] = codes
-        if len(_images) > IMAGES_KEPT:
+        found: dict[str, Mapping[str, Code]] = {}
+        read: dict[str, tuple[bytes, list[str]]] = {}
+        for key in dict.fromkeys(keys):
+            codes = _images.get((device, key))
+            if codes is None:
+                read[key] = _read_image(key)
+                continue
+            _images.move_to_end((device, key))
+            found[key] = codes
+        images = list(read.values())
+        if len(images) > 1 and isinstance(device, BulkLoader):
+            loaded = device.load_all(images)
+        else:
+            loaded = [device.load(image, names) for image, names in images]
+        for (key, (_, names)), codes in zip(read.items(), loaded, strict=True):
+            found[key] = _images[device, key] = dict(zip(names, codes, strict=True))
+        while len(_images) > IMAGES_KEPT:
             _images.popitem(last=False)
-        return codes
+        return found
+
+
+def _read_image(key: str) -> tuple[bytes, list[str]]:
+    """The bytes of an image, and the names of the programs in it."""
+    data = pack.get("image", key) or disk_cache.get("image", key)
+    if data is None:
+        raise KeyError(key)
+    (length,) = struct.unpack_from("<I", data)
+    names = [str(n) for n in json.loads(data[4 : 4 + length])]
+    image = data[4 + length :]
+    if disk_cache.digest(image) != key:
+        raise ValueError("an image of another name")
+    return image, names

@@ -178,16 +178,44 @@ def mapped(address: int) -> bool:
 
 def test_code_is_unmapped_when_it_is_dropped_but_not_by_the_end_of_the_process() -> None:
     loaded = elf.link([compiled(CONSTANTS)], ["f"], {})
-    at, memory = loaded.address("f"), weakref.ref(loaded._memory)
+    assert loaded._pages is not None
+    at, memory = loaded.address("f"), weakref.ref(loaded._pages._memory)
     assert mapped(at)
     del loaded
     assert not mapped(at) and memory() is None
     kept = elf.link([compiled(CONSTANTS)], ["f"], {})
-    at, memory = kept.address("f"), weakref.ref(kept._memory)
-    kept.__del__(lambda: True)
+    assert kept._pages is not None
+    at = kept.address("f")
+    kept._pages.__del__(lambda: True)
     assert mapped(at)
     kept.release()
     assert not mapped(at)
+
+
+def test_libraries_that_are_linked_together_have_names_of_their_own() -> None:
+    """Each with its state, and with what it calls in its own library, in others of the process, and far away."""
+    texts = [CONSTANTS, STATE, STATE, JUMPS, COPIES]
+    libraries = [[compiled(t), *([compiled(SQUARE)] if t is JUMPS else [])] for t in texts]
+    together = elf.link_all([(objects_, ["f"]) for objects_ in libraries], {})
+    alone = [elf.link(objects_, ["f"], {}) for objects_ in libraries]
+    for k in range(4):
+        assert [called(x, k) for x in together] == [called(x, k) for x in alone]
+    with pytest.raises(KeyError):
+        together[0].address("g")
+
+
+def test_code_that_was_linked_with_others_stays_while_one_of_them_is_there() -> None:
+    one, two = elf.link_all([([compiled(CONSTANTS)], ["f"])] * 2, {})
+    at = one.address("f")
+    one.release()
+    assert mapped(at)
+    del two
+    assert not mapped(at)
+
+
+def test_one_library_that_is_refused_refuses_all() -> None:
+    with pytest.raises(elf.UnsupportedObjectError):
+        elf.link_all([([compiled(CONSTANTS)], ["f"]), ([b"no object"], ["f"])], {})
 
 
 REFUSED = {

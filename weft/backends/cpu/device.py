@@ -40,7 +40,7 @@ from weft.lazy_dataclass import dataclass
 from .allocator import SMALL_BYTES, Borrowed, MemoryBlock, Portion, size_class
 from .detected import version
 from .machine import Machine, host, levels, portable, usable_threads
-from .objects import Loaded, load_objects
+from .objects import Loaded, load_libraries, load_objects
 from .runner import NativePlan
 from .runtime import Runtime, open_runtime
 from .targets import DEFAULT_OPTIMIZATION, LLVMError, Optimization, Target
@@ -322,11 +322,19 @@ class CpuDevice:
         return codes, joined([data for _, data in made])
 
     def load(self, image: bytes, names: Sequence[str]) -> Sequence[CpuCode]:
+        (codes,) = self.load_all([(image, names)])
+        return codes
+
+    def load_all(self, images: Sequence[tuple[bytes, Sequence[str]]]) -> Sequence[Sequence[CpuCode]]:
         try:
-            loaded = load_objects(parts(image), names, self.runtime.symbols)
+            libraries = [(tuple(parts(image)), names) for image, names in images]
+            loaded = load_libraries(libraries, self.runtime.symbols)
         except LLVMError as error:
             raise ValueError(f"not an image for this machine: {error}") from error
-        return [CpuCode(loaded.address(n), 0, b"", loaded) for n in names]
+        return [
+            [CpuCode(one.address(n), 0, b"", one) for n in names]
+            for one, (_, names) in zip(loaded, images, strict=True)
+        ]
 
     def fingerprint(self) -> str:
         target = self.runtime.machine.target

@@ -35,16 +35,24 @@ def load_objects(
     it lacks is looked for among the libraries of this process (memcpy, memset ...). Raises LLVMError where a
     symbol is missing or the bytes are no object file for this machine, CodeMemoryError where there is no memory.
     """
-    images = tuple(objects)
+    (made,) = load_libraries([(tuple(objects), exports)], imports)
+    return made
+
+
+def load_libraries(
+    libraries: Sequence[tuple[Sequence[bytes], Sequence[str]]], imports: Mapping[str, int] | None = None
+) -> Sequence[Loaded]:
+    """Link several libraries into this process, each of object files, with its exports; see `load_objects`."""
     if elf.AVAILABLE:
         try:
-            return elf.link(images, exports, imports or {})
+            return elf.link_all(libraries, imports or {})
         except elf.UnsupportedObjectError as error:
             from weft.logs import logger
 
-            logger(__name__).debug(
-                "LLVM links an object: %s", error
-            )  # and says what is wrong with it, if anything is
+            log = logger(__name__)
+            log.debug("LLVM links an object: %s", error)  # and says what is wrong with it, if anything is
+    if len(libraries) > 1:
+        return [load_objects(objects, exports, imports) for objects, exports in libraries]
     from . import llvm
 
-    return llvm.link(images, exports, imports or {})
+    return [llvm.link(objects, exports, imports or {}) for objects, exports in libraries]

@@ -170,6 +170,12 @@ def available() -> bool:
     )
 
 
+def has_processor() -> bool:
+    """True where the program may use more than one processor: else it loses to the worker what that gets done."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return (len(allowed(0)) if allowed is not None else os.cpu_count() or 1) > 1
+
+
 @atexit.register
 def stop() -> None:
     """End the worker, if there is one."""

@@ -33,7 +33,8 @@ PIECE_SECONDS, ROW_SECONDS = 3.5e-3, 4e-4
 have two to four pieces, and those of layers alike are compiled once. Steps of nine models, Sapphire Rapids."""
 
 SMALL_SECONDS = 0.2
-"""The building time from which the worker is asked for a plan when a graph of an earlier process first comes."""
+"""The building time from which the worker is asked for a plan when a graph of an earlier process first comes; if it has
+a processor: to start it takes longer than the first steps of many a program."""
 
 MISSING_SHARE = 4
 """The part of the building time that may go by in compiling what a basic plan lacks: it was estimated, and the plan's
@@ -176,7 +177,8 @@ def first(sig: Signature, device: Device, name: str) -> tuple[Unrolled, Final] |
     final = Final(task, device, sig.results(), seconds, _spent(name) if kept else 0.0)
     if final.patience_ends():
         return None
-    if seconds >= (SMALL_SECONDS if kept else ASK_AT_ONCE_SECONDS) and not _ahead.get():
+    at_once = seconds >= (SMALL_SECONDS if kept else ASK_AT_ONCE_SECONDS) and beside.has_processor()
+    if at_once and not _ahead.get():
         final.ask()
     return plan, final
 
