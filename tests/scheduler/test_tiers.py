@@ -284,6 +284,69 @@ def test_a_basic_plan_is_kept_for_the_next_process(asked: Asked, monkeypatch: py
     assert len(asked.tasks) == 2  # by each process
 
 
+def _next_process() -> None:
+    for table in (realization._plans, families._families, families._met):
+        table.clear()
+
+
+def test_the_graph_of_a_basic_plan_for_all_sizes_is_not_made_in_the_next_process(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not before the worker is asked for its final plan: at once after the first run, where that takes long."""
+    made: list[int] = []
+    rebuilt = families.rebuilt
+    monkeypatch.setattr(families, "rebuilt", lambda *given: made.append(0) or rebuilt(*given))
+    clock = itertools.count(0.0, 0.25)
+    monkeypatch.setattr(plans, "perf_counter", lambda: next(clock))
+    for rows in (6, 11):
+        families_model(rows)[0].realize()
+    for soon in (False, True):
+        monkeypatch.setattr(tiers, "ASKED_SHARE", 1e9)
+        monkeypatch.setattr(tiers, "SMALL_SECONDS", 0.0 if soon else 1e9)
+        asked.tasks.clear()
+        made.clear()
+        _next_process()
+        for times, rows in enumerate((9, 14)):
+            y, want = families_model(rows)
+            final = plan_of(y).final
+            assert final is not None and final.soon is soon
+            assert len(asked.tasks) == len(made) == (soon and times)
+            np.testing.assert_allclose(y.numpy(), want, rtol=1e-5, atol=1e-6)
+    asked.work()
+    y, want = families_model(13)
+    assert plan_of(y).final is None
+    np.testing.assert_allclose(y.numpy(), want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_basic_plan_for_all_sizes_that_was_run_on_for_long_gives_way_in_the_next_process(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rows in (6, 11):
+        families_model(rows)[0].realize()
+    final = plan_of(families_model(9)[0]).final
+    assert final is not None
+    final.spent = tiers.PATIENCE * (final.seconds + tiers.COMPILER_SECONDS) + 1
+    final._keep_spent()
+    _next_process()
+    monkeypatch.setattr(tiers, "PATIENCE", 1.0)
+    y, want = families_model(14)
+    assert plan_of(y).final is None and plan_of(y).shared is not None
+    np.testing.assert_allclose(y.numpy(), want, rtol=1e-5, atol=1e-6)
+
+
+def test_without_basic_plans_those_on_disk_are_none_for_all_sizes(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rows in (6, 11):
+        families_model(rows)[0].realize()
+    assert plan_of(families_model(9)[0]).final is not None
+    _next_process()
+    monkeypatch.setenv("WEFT_TIERS", "0")
+    y, want = families_model(14)
+    assert plan_of(y).final is None
+    np.testing.assert_allclose(y.numpy(), want, rtol=1e-5, atol=1e-6)
+
+
 def test_a_final_plan_is_waited_for_by_processes_together(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weft import settings
@@ -31,6 +32,7 @@ from weft.scheduler import disk_cache, recipes
 from weft.scheduler.brief import Brief, brief_like_before
 from weft.scheduler.outline import (
     Outline,
+    count_of,
     followed,
     inside,
     is_plain,
@@ -96,6 +98,23 @@ NEVER = 1 << 60
 _CONST = Op.CONST  # to load a member of an enumeration takes ten times as long
 
 Replaces: TypeAlias = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A graph of which all is known but its nodes: the name of its final plan on disk, its results and variables, the
+    number of its nodes, and what gives the rows of its signature."""
+
+    name: str
+    results: Sequence[Result]
+    variables: tuple[Var, ...]
+    count: int
+    rows: Callable[[], tuple[Any, ...]]
+
+
+Left: TypeAlias = "Callable[[Wanted, Device], tuple[Unrolled, Final | None] | None]"
+"""Basic plans that earlier processes left, with what takes over from them."""
+
 Maker: TypeAlias = "Callable[[Device, Signature, Mapping[int, int]], tuple[Unrolled, Final | None]]"
 """Plans, with what takes over from basic ones."""
 
@@ -170,14 +189,16 @@ def plan_for(
     device: Device,
     replaces: Replaces,
     make: Maker,
+    left: Left | None,
     met: Callable[[tuple[Any, ...]], Plan | None],
 ) -> Plan | None:
     """The plan for the graph as one of a family; None for the first one, and for those that have a plan of their own.
-    `make` builds plans; `met` gives the plan of a graph met before, if it is there."""
+    `make` builds plans; `left` finds basic ones, where these may be taken; `met` gives the plan of a graph met before,
+    if it is there."""
     own = outline_like_before(sig.key.rows)
     family = _family_if_any(device, replaces, own)
     if family is not None:
-        found = _found(family, own, sig.key.rows, device, replaces, make)
+        found = _found(family, own, sig.key.rows, device, replaces, make, left)
         if found is not None:
             return found
     at = (device, replaces, _coarse(sig.key.rows))
@@ -434,6 +455,7 @@ def _found(
     device: Device,
     replaces: Replaces,
     make: Maker | None,
+    left: Left | None = None,
 ) -> Plan | None:
     """The plan for a graph, if it fits one for all sizes. Without `make`, nothing is built."""
     for given in sorted([*family.plans, *family.stored], key=_room) if family.stored else family.plans:
@@ -444,7 +466,7 @@ def _found(
             continue
         if given.bind(own) is None:
             continue
-        general = _loaded(given, rows, device)
+        general = _loaded(given, rows, device, None if replaces else left)
         if general is None and make is not None:
             general = _made(
                 given.pattern, given.lifted, given.fixed, rows, device, replaces, make, learned=False
@@ -580,28 +602,37 @@ def _made(
     return _general(plan, final, recipe, rows, device)
 
 
-def _loaded(recipe: Recipe, rows: tuple[Any, ...], device: Device) -> _General | None:
-    """The plan for all sizes that another process built, if it is on disk."""
+def _loaded(recipe: Recipe, rows: tuple[Any, ...], device: Device, left: Left | None) -> _General | None:
+    """The plan for all sizes that another process built, if it is on disk; or the basic one that is `left` there."""
     if recipe.plan is None:
         return None
     dtypes = [row[0] if row[0].__class__ is DType else row[2] for row in rows[:-1]]
     shapes = result_shapes(rows, recipe.pattern.sizes)
     outputs = [Result(dtypes[k], shape) for k, shape in zip(rows[-1], shapes, strict=True)]
     variables = tuple([recipe.pattern.variables[k] for k in recipe.variables])
-    plan = disk_cache.load(recipe.plan, device, outputs, variables)
+    plan, final = disk_cache.load(recipe.plan, device, outputs, variables), None
+    if plan is None and left is not None:
+
+        def all_rows() -> tuple[Any, ...]:
+            return signature(_graph(recipe, rows, device)).key.rows
+
+        found = left(Wanted(recipe.plan, outputs, variables, count_of(rows), all_rows), device)
+        plan, final = found or (None, None)
     if plan is None or plan.externals != len(recipe.order) + len(outputs):
         return None
-    return _general(plan, None, recipe, rows, device)
+    return _general(plan, final, recipe, rows, device)
+
+
+def _graph(recipe: Recipe, rows: tuple[Any, ...], device: Device) -> tuple[Node, ...]:
+    """The graph of a recipe, for all sizes."""
+    return rebuilt(rows, recipe.pattern.sizes, frozenset(recipe.lifted), device.info.name).outputs
 
 
 def _general(
     made: Unrolled, final: Final | None, recipe: Recipe, rows: tuple[Any, ...], device: Device
 ) -> _General:
     dtypes = list(number_dtypes(rows))
-
-    def graph() -> tuple[Node, ...]:
-        return rebuilt(rows, recipe.pattern.sizes, frozenset(recipe.lifted), device.info.name).outputs
-
+    graph = partial(_graph, recipe, rows, device)
     lifted = tuple([(k, packer(dtypes[k])) for k in recipe.lifted])
     variables = tuple([recipe.pattern.variables[k] for k in recipe.variables])
     return _General(made.settled(), final, graph, recipe, lifted, variables)

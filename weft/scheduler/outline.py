@@ -227,6 +227,11 @@ def outline_of(placeholders: int, rows: Sequence[Row], results: Sequence[int]) -
     return outline((*[(r.op, r.attrs, r.dtype, r.shape, *r.inputs) for r in rows], (placeholders, *results)))
 
 
+def count_of(rows: Sequence[Any]) -> int:
+    """The number of nodes of a graph, those inside of calls included."""
+    return sum([len(inside(r[1]).key.rows) - 1 if r[0] is _CALL else 1 for r in rows[:-1]])
+
+
 def number_dtypes(rows: Sequence[Any]) -> Iterator[DType]:
     """The dtype of each of the outline's numbers."""
     for op, attrs, dtype, _ in _without_calls(rows):

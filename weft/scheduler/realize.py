@@ -479,10 +479,11 @@ def plan_for(
                             kept.turns, kept.later = _later(kept), 0
                             return kept.plan
                     if kept is None and shares and plan is None:
-                        make = _soonest if at_once and settings.tiers() else _with_nothing_after
-                        plan = families.plan_for(sig, device, replaces, make, _met)
-                        if plan is None and at_once and settings.tiers():
-                            made, final = _soonest(device, sig, {})
+                        soonest = at_once and settings.tiers()
+                        make, left = (_soonest, _left) if soonest else (_with_nothing_after, None)
+                        plan = families.plan_for(sig, device, replaces, make, left, _met)
+                        if plan is None and soonest:
+                            made, final = make(device, sig, {})
                             plan = replace(made.plan({}), final=final)
                     if plan is None:
                         plan = _from_disk_or_built(device, sig, dict(replaces)).plan({})
@@ -601,6 +602,13 @@ def _soonest(device: Device, sig: Signature, replaces: Mapping[int, int]) -> tup
     return plan, None
 
 
+def _left(wanted: families.Wanted, device: Device) -> tuple[Unrolled, Final | None] | None:
+    """The basic plan of a graph that an earlier process left, and what takes over from it."""
+    from weft.scheduler.basic import tiers
+
+    return tiers.left(wanted, device)
+
+
 def _with_nothing_after(
     device: Device, sig: Signature, replaces: Mapping[int, int]
 ) -> tuple[Unrolled, Final | None]:
@@ -610,7 +618,7 @@ def _with_nothing_after(
 
 def _built_here(device: Device, final: Final) -> Plan | Unrolled:
     """The final plan, where nobody built it beside."""
-    return build_and_keep(device, final.task.signature(), {}, final.task.name).settled()
+    return build_and_keep(device, final.task().signature(), {}, final.name).settled()
 
 
 def _from_disk_or_built(device: Device, sig: Signature, replaces: Mapping[int, int]) -> Unrolled:

@@ -13,17 +13,20 @@ a program that is over before the final one is there finds it the next time.
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import field
 
 from weft import disk_cache as files
 from weft.backends.protocol import Device
+from weft.ir.index import Var
 from weft.lazy_dataclass import dataclass
 from weft.logs import logger
 from weft.scheduler import disk_cache
 from weft.scheduler.basic import beside
 from weft.scheduler.basic.beside import Task
+from weft.scheduler.families import Wanted
 from weft.scheduler.plan import KernelInfo, Plan
 from weft.scheduler.signature import Result, Signature, snapshot
 from weft.scheduler.unrolled import Item, Repeat, Unrolled
@@ -102,11 +105,14 @@ def ahead() -> Generator[None]:
 
 @dataclass(slots=True)
 class Final:
-    """The final plan of a graph that runs on its basic one."""
+    """The final plan of a graph that runs on its basic one: its `name` on disk, and the `task` of building it, which is
+    made when that is to be done."""
 
-    task: Task
+    name: str
+    task: Callable[[], Task]
     device: Device
     results: Sequence[Result]
+    variables: tuple[Var, ...]
     seconds: float
     """The time in which it is expected to be built."""
     spent: float = 0.0
@@ -115,13 +121,22 @@ class Final:
     """With `Unrolled`, a plan for each number of steps of its loops."""
     failed: bool = False
     """It cannot be built beside, and has to be built here."""
+    soon: bool = False
+    """The worker is asked for it once the first run is over."""
+    _before: float = field(init=False, default=0.0)
+    """The time of runs in earlier processes."""
     _asked: bool = False
+
+    def __post_init__(self) -> None:
+        self._before = self.spent
 
     def due(self) -> bool:
         """True where the basic plan has to give way."""
         if self.plan is not None or self.failed:
             return True
-        if not self._asked and self.spent >= ASKED_SHARE * self.seconds:
+        if not self._asked and (
+            self.spent >= ASKED_SHARE * self.seconds or (self.soon and self.spent > self._before)
+        ):
             self.ask()
         return self.patience_ends()
 
@@ -132,7 +147,7 @@ class Final:
     def ask(self) -> None:
         """Have it built, if there is room among what waits."""
         self._asked = True  # before anybody can answer
-        self._asked = beside.ask(self.task, self._built)
+        self._asked = beside.ask(self.task(), self._built)
 
     def _built(self, succeeded: bool | None) -> None:
         """Take the plan from the disk; in the thread that hears of it."""
@@ -140,20 +155,19 @@ class Final:
             self._keep_spent()
             return
         try:
-            if succeeded and self.task.name is not None:
-                found = disk_cache.load(self.task.name, self.device, self.results, self.task.variables)
+            if succeeded:
+                found = disk_cache.load(self.name, self.device, self.results, self.variables)
                 self.plan = None if found is None else found.settled()
         except Exception:
             log = logger(__name__)
             log.warning("a plan that was built beside cannot be used", exc_info=True)
         self.failed = self.plan is None
-        if self.plan is not None and self.task.name is not None and _spent(self.task.name):
-            files.discard("waits", _name(self.task.name))
+        if self.plan is not None and _spent(self.name):
+            files.discard("waits", _name(self.name))
 
     def _keep_spent(self) -> None:
         """Leave to the next process how long runs took."""
-        if self.task.name is not None:
-            files.put("waits", _name(self.task.name), struct.pack("<d", self.spent))
+        files.put("waits", _name(self.name), struct.pack("<d", self.spent))
 
 
 def first(sig: Signature, device: Device, name: str) -> tuple[Unrolled, Final] | Task | None:
@@ -161,7 +175,7 @@ def first(sig: Signature, device: Device, name: str) -> tuple[Unrolled, Final] |
 
     Where it is better to build that now, None, or a task for `prepare` afterwards: with what it compiles, a graph that
     has such kernels need not wait the next time."""
-    if device.info.kind != "cpu" or not beside.available():
+    if not _may_wait(device):
         return None
     try:
         kept = _kept(sig, device, name)
@@ -174,12 +188,39 @@ def first(sig: Signature, device: Device, name: str) -> tuple[Unrolled, Final] |
         return found
     plan, seconds = found
     task = Task(sig.key.rows, device.info.name, name, sig.variables)
-    final = Final(task, device, sig.results(), seconds, _spent(name) if kept else 0.0)
+    spent = _spent(name) if kept else 0.0
+    final = Final(name, lambda: task, device, sig.results(), sig.variables, seconds, spent)
     if final.patience_ends():
         return None
     at_once = seconds >= (SMALL_SECONDS if kept else ASK_AT_ONCE_SECONDS) and beside.has_processor()
     if at_once and not _ahead.get():
         final.ask()
+    return plan, final
+
+
+def _may_wait(device: Device) -> bool:
+    """True where final plans may be waited for."""
+    return device.info.kind == "cpu" and beside.available()
+
+
+def left(wanted: Wanted, device: Device) -> tuple[Unrolled, Final] | None:
+    """As `first`, for a graph whose basic plan an earlier process left; None where that is not there, or was run on
+    for long enough. The nodes of the graph are not made."""
+    if not _may_wait(device):
+        return None
+    name = wanted.name
+    plan = disk_cache.load(_name(name), device, wanted.results, wanted.variables)
+    if plan is None:
+        return None
+
+    def task() -> Task:
+        return Task(wanted.rows(), device.info.name, name, wanted.variables)
+
+    seconds = _time(len(set(_kernels(plan.items))), wanted.count)
+    final = Final(name, task, device, wanted.results, wanted.variables, seconds, _spent(name))
+    if final.patience_ends():
+        return None
+    final.soon = seconds >= SMALL_SECONDS and beside.has_processor() and not _ahead.get()
     return plan, final
 
 
@@ -202,7 +243,11 @@ def _kept(sig: Signature, device: Device, name: str) -> tuple[Unrolled, float] |
 
 def _seconds(sig: Signature, pieces: int) -> float:
     """The time in which the final plan of a graph of so many distinct pieces is expected to be built."""
-    return PIECE_SECONDS * pieces + ROW_SECONDS * len(sig.key.rows)
+    return _time(pieces, len(sig.key.rows))
+
+
+def _time(pieces: int, rows: int) -> float:
+    return PIECE_SECONDS * pieces + ROW_SECONDS * rows
 
 
 def _spent(name: str) -> float:
