@@ -76,16 +76,43 @@ def value(t: Tensor) -> np.ndarray:
 def test_what_is_read_several_times_or_at_other_axes_is_a_piece() -> None:
     x, w = leaf(4, 8), leaf(8, 3)
     assert ops((x + 1).exp()) == [Op.EXP]
-    y = x + 1
-    assert ops(y.exp(), y.sin()) == [Op.ADD, Op.EXP, Op.SIN]
+    y = x.cos()
+    assert ops(y.exp(), y.sin()) == [Op.COS, Op.EXP, Op.SIN]
     assert ops(y.exp() * y.sin()) == [Op.MUL]
-    assert ops(y, y.exp()) == [Op.ADD, Op.EXP]
+    assert ops(y, y.exp()) == [Op.COS, Op.EXP]
     assert ops(x.T + 1) == [Op.ADD]
     assert ops((x + 1).T + 1) == [Op.ADD, Op.ADD]
     assert ops(x * (x.sum(1, keepdim=True) + 1)) == [Op.SUM, Op.ADD, Op.MUL]
     assert ops(x @ w) == [Op.SUM]
     assert ops((x + 1) @ w) == [Op.ADD, Op.SUM]
     assert ops((x * x).sum(1)) == [Op.SUM]
+
+
+def test_what_numbers_and_statistics_make_of_one_tensor_is_computed_again() -> None:
+    """Rather than stored, where several pieces read it: they read the tensor in its place."""
+    x, z, w = leaf(4, 16), leaf(4, 16), leaf(16, 3)
+    for y in (x + 1, 2 * x, -x, x - x.mean(1, keepdim=True), x * z[:, :1]):
+        before = ops(y)[:-1]
+        assert ops(y.exp(), y.sin()) == [*before, Op.EXP, Op.SIN]
+        assert ops(y, y.exp()) == [*ops(y), Op.EXP], "a result is stored"
+        assert ops(y @ w, y.sin())[-3] is ops(y)[-1], "and what a product reads"
+    for y in (x + z, x.exp(), x * leaf(4, 4).repeat(1, 4)):
+        assert ops(y.exp(), y.sin()) == [*ops(y), Op.EXP, Op.SIN]
+    z = x.cos()
+    y = z * 2
+    assert ops(y.exp(), y.sin()) == [Op.COS, Op.EXP, Op.SIN]
+    y = x * 2 - 1  # the last of several: what it is computed from is stored
+    assert ops(y.exp(), y.sin()) == [Op.MUL, Op.EXP, Op.SIN]
+
+
+def test_pieces_do_not_get_long_by_what_they_compute_again() -> None:
+    x = leaf(4, 8)
+    y = x * 3
+    chains = [y, y]
+    for _ in range(MAX_CALLS - 1):
+        chains = [chains[0].sin(), chains[1].cos()]
+    assert ops(*chains) == [Op.SIN, Op.COS]
+    assert ops(*(c.exp() for c in chains)) == [Op.MUL, Op.EXP, Op.EXP]
 
 
 def test_a_chain_is_cut_where_it_gets_long() -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from weft.ir.graph import Node, Shape, elements, toposort
+from weft.ir.index import high
 from weft.ir.ops import ELEMENTWISE, MOVEMENT, REDUCE, Op
 from weft.lazy_dataclass import dataclass
 from weft.scheduler.kernelize.contraction import contraction, products
@@ -26,6 +27,12 @@ FREE = frozenset({Op.CONST, Op.RANGE})
 
 PARTS = frozenset({Op.SHRINK, Op.PAD})
 """Ops that read elsewhere than at the axes themselves."""
+
+CHEAP = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.MAX, Op.MIN})
+"""Ops that are computed again rather than stored, where they are of one tensor, and numbers or statistics beside it."""
+
+SMALL_SHARE = 8
+"""The elements of a tensor over those of a statistic beside it, at least."""
 
 MAX_CALLS = 24
 """Calls of elementwise ops in a piece, at most, one that is read twice counted twice: longer ones are of one graph
@@ -149,8 +156,9 @@ def _parts(root: Node) -> Iterator[Node]:
 
 
 def _joined(order: Sequence[Node], kept: Set[int], sums: Set[int]) -> set[int]:
-    """The elementwise nodes, by id, that only one piece reads, element by element: they belong to it. `sums`: the
-    contractions, by id."""
+    """The elementwise nodes, by id, that only one piece reads, element by element: they belong to it. And those of one
+    tensor, numbers and statistics that several read so: each computes them again from that, which is stored in their
+    place. `sums`: the contractions, by id."""
     readers: dict[int, list[Node]] = {}
     for n in order:
         if not is_leaf(n):
@@ -159,21 +167,50 @@ def _joined(order: Sequence[Node], kept: Set[int], sums: Set[int]) -> set[int]:
     piece: dict[int, int] = {}  # the root of the piece that a node is in
     uses: dict[int, int] = {}  # how often the tree of that has the node
     calls: dict[int, int] = {}  # the calls in the tree of a root
+    again: set[int] = set()
+    stay: set[int] = set()
     for n in reversed(order):
         at = id(n)
         piece[at], uses[at], calls[at] = at, 1, 1
-        if n.op not in ELEMENTWISE or is_leaf(n) or at in kept:
+        if n.op not in ELEMENTWISE or is_leaf(n) or at in kept or at in stay:
             continue
         over = readers.get(at, ())
+        if not over or not all(_reads_elements(r, n, sums) for r in over):
+            continue
         roots = {piece[id(r)] for r in over}
-        if len(roots) != 1 or not all(_reads_elements(r, n, sums) for r in over):
+        if len(roots) > 1:
+            below = _scaled(n)
+            counts = {root: sum(uses[id(r)] for r in over if piece[id(r)] == root) for root in roots}
+            if below is not None and all(calls[root] + count <= MAX_CALLS for root, count in counts.items()):
+                for root, count in counts.items():
+                    calls[root] += count
+                again.add(at)
+                stay.add(id(below))
             continue
         (root,) = roots
         count = sum(uses[id(r)] for r in over)
         if calls[root] + count <= MAX_CALLS:
             piece[at], uses[at] = root, count
             calls[root] += count
-    return {at for at, root in piece.items() if at != root}
+    return again | {at for at, root in piece.items() if at != root}
+
+
+def _scaled(n: Node) -> Node | None:
+    """The tensor that a cheap node is computed from, with numbers and statistics alone: None for others."""
+    if n.op not in CHEAP:
+        return None
+    given = [i for i in n.inputs if not _is_small(i, n)]
+    if len(given) != 1 or given[0].shape != n.shape or given[0].dtype is not n.dtype:
+        return None
+    below = given[0]
+    return below if _is_stored(below) else None
+
+
+def _is_small(n: Node, beside: Node) -> bool:
+    """True for a number, and for a statistic: what is spread from far fewer elements than there are `beside` it."""
+    while n.op in (Op.EXPAND, Op.RESHAPE) and not is_leaf(n):
+        n = n.inputs[0]
+    return n.op is Op.CONST or high(elements(n.shape)) * SMALL_SHARE <= high(elements(beside.shape))
 
 
 def _reads_elements(reader: Node, n: Node, sums: Set[int]) -> bool:
