@@ -171,7 +171,8 @@ def available() -> bool:
 
 
 def has_processor() -> bool:
-    """True where the program may use more than one processor: else it loses to the worker what that gets done."""
+    """True where the program may use more than one processor: on one, the worker gets a sixtieth of it, and to start it
+    takes longer than the first steps of many a program."""
     allowed = getattr(os, "sched_getaffinity", None)
     return (len(allowed(0)) if allowed is not None else os.cpu_count() or 1) > 1
 

@@ -36,8 +36,7 @@ PIECE_SECONDS, ROW_SECONDS = 3.5e-3, 4e-4
 have two to four pieces, and those of layers alike are compiled once. Steps of nine models, Sapphire Rapids."""
 
 SMALL_SECONDS = 0.2
-"""The building time from which the worker is asked for a plan when a graph of an earlier process first comes; if it has
-a processor: to start it takes longer than the first steps of many a program."""
+"""The building time from which the worker is asked for a plan when a graph of an earlier process first comes."""
 
 MISSING_SHARE = 4
 """The part of the building time that may go by in compiling what a basic plan lacks: it was estimated, and the plan's
@@ -145,9 +144,10 @@ class Final:
         return self.spent > PATIENCE * (self.seconds + COMPILER_SECONDS)
 
     def ask(self) -> None:
-        """Have it built, if there is room among what waits."""
+        """Have it built, if there is room among what waits, and a processor for the worker."""
         self._asked = True  # before anybody can answer
-        self._asked = beside.ask(self.task(), self._built)
+        if beside.has_processor():
+            self._asked = beside.ask(self.task(), self._built)
 
     def _built(self, succeeded: bool | None) -> None:
         """Take the plan from the disk; in the thread that hears of it."""
@@ -192,8 +192,7 @@ def first(sig: Signature, device: Device, name: str) -> tuple[Unrolled, Final] |
     final = Final(name, lambda: task, device, sig.results(), sig.variables, seconds, spent)
     if final.patience_ends():
         return None
-    at_once = seconds >= (SMALL_SECONDS if kept else ASK_AT_ONCE_SECONDS) and beside.has_processor()
-    if at_once and not _ahead.get():
+    if seconds >= (SMALL_SECONDS if kept else ASK_AT_ONCE_SECONDS) and not _ahead.get():
         final.ask()
     return plan, final
 
@@ -220,7 +219,7 @@ def left(wanted: Wanted, device: Device) -> tuple[Unrolled, Final] | None:
     final = Final(name, task, device, wanted.results, wanted.variables, seconds, _spent(name))
     if final.patience_ends():
         return None
-    final.soon = seconds >= SMALL_SECONDS and beside.has_processor() and not _ahead.get()
+    final.soon = seconds >= SMALL_SECONDS and not _ahead.get()
     return plan, final
 
 
