@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,11 @@ import weft
 from weft.backends.protocol import Commands
 from weft.backends.registry import open_device
 from weft.ir.index import Var, evaluate
-from weft.scheduler import growing, realize
+from weft.scheduler import families, growing, realize
 from weft.scheduler.growing import Growing, Needs, Tenancy
 from weft.scheduler.plan import Plan
 
-N, M = Var("n", 2, 1 << 20), Var("m", 2, 64)
+N, M = Var("n", 2, 1_000_000), Var("m", 2, 64)
 
 sizes = st.sampled_from([4096, N * 4, N * 8 + 12, N * M * 4, (N + 5) // 8 * 64, M * 256, (M * -4) + 512])
 tenancies = st.builds(
@@ -49,7 +50,7 @@ def test_what_lives_at_once_never_shares_a_byte(
 
 def test_places_in_a_block_stay_at_their_distance() -> None:
     needs = Needs((Tenancy((N * 4,), 0, 3), Tenancy((1024,), 1, 1)), ((1, 0), (1, 256)))
-    for n in (2, 1000, 1 << 20):
+    for n in (2, 1000, N.hi):
         layout = needs.layout({N: n})
         assert layout.offsets[2:] == (layout.offsets[1], layout.offsets[1] + 256)
 
@@ -191,6 +192,31 @@ def test_needs_are_those_of_the_plan_on_disk() -> None:
         with pytest.raises(ValueError, match="another plan"):
             disk_cache._read_needs(record, (N, M), count)
     assert disk_cache._read_needs(None, (N, M), 7) is None
+
+
+def _families() -> list[Plan]:
+    """The plans for all sizes of this process."""
+    return [g.plan for f in families._families.values() for g in f.plans if isinstance(g.plan, Plan)]
+
+
+def test_plans_grow_in_other_processes_and_on_other_devices_as_well(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("WEFT_VERIFY", "0")
+    monkeypatch.setattr(growing, "LEAST_BYTES", 0)
+    tables = (realize._plans, families._families, families._met, families._alike)
+    for _ in range(2):
+        for table in tables:
+            table.clear()
+        for n in (30, 41, 52, 300):
+            x = np.random.default_rng(n).standard_normal((n, 24)).astype(np.float32)
+            np.testing.assert_allclose(_run(x), _expected(x), rtol=2e-4, atol=2e-5)
+        found = [p for p in _families() if p.needs is not None and p.needs.vary]
+        assert found and all(isinstance(p.executable, Growing) for p in found)
+    assert isinstance(found[0].on(open_device("cpu:0")).executable, Growing)
+    for table in tables:
+        table.clear()
 
 
 def test_a_refusal_tells_what_these_sizes_need(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import weft
 import weft.nn.functional as F
 from weft import Tensor
 from weft.ir.calls import expand_calls
+from weft.ir.graph import toposort
 from weft.ir.graph_text import show_graph
 from weft.scheduler import outline as outlining
 from weft.scheduler.outline import (
@@ -18,6 +19,7 @@ from weft.scheduler.outline import (
     Role,
     Share,
     Total,
+    count_of,
     followed,
     outline,
     outline_like_before,
@@ -41,6 +43,13 @@ def test_sizes_starts_and_numbers_are_no_part_of_an_outline() -> None:
     assert one.key == other.key
     assert one.sizes != other.sizes
     assert set(one.numbers) - set(other.numbers) == {weft.tensor(0.3).item()}
+
+
+def test_nodes_are_counted_with_those_inside_of_calls() -> None:
+    x = weft.ones(40, 6).contiguous().realize()
+    for y in (F.softmax(x, -1), F.softmax(x, -1).exp(), x + x):
+        rows = signature([y.value.node]).key.rows
+        assert count_of(rows) == len(toposort(expand_calls([y.value.node])))
 
 
 def test_an_outline_that_follows_from_the_one_before_is_that_of_the_rows() -> None:

@@ -23,8 +23,11 @@ from weft.ir.graph import (
     ScatterCombine,
     Target,
     Window,
+    apply,
+    buffer,
 )
 from weft.ir.index import Var
+from weft.ir.loop_body import Body, LoopNode, Part, normal
 from weft.ir.ops import Op
 from weft.ir.template import GraphTemplate, Row
 from weft.scheduler.outline import outline_of
@@ -95,6 +98,27 @@ def test_what_means_something_here_alone_is_told_apart(attrs: Attrs) -> None:
 def test_a_size_that_is_known_when_it_runs_means_something_here_alone() -> None:
     row = Row(Op.NEG, (0,), None, (N, 5), F32)  # pyright: ignore[reportArgumentType]
     assert not means_the_same_elsewhere(GraphTemplate((((7, 5), F32),), (row,), (1,)))
+
+
+def test_a_body_is_read_node_by_node() -> None:
+    """Also with the copies that it has of what it is given, which rules would leave out."""
+
+    def body(length: int) -> Body:
+        c, d, x, w = (buffer(shape, F32, "cpu:0", None) for shape in ((4, 5), (4, 5), (4, 5), (5,)))
+        spread = apply(Op.EXPAND, (apply(Op.RESHAPE, (w,), shape=(1, 5)),), shape=(4, 5))
+        y = apply(Op.MUL, (c, spread))
+        rows = buffer((length, 4, 5), F32, "cpu:0", None)
+        return normal([c, d], [x], [d, y], [x, y], [c, d, rows], length, True)[0]
+
+    for one in (body(7), body(9)):
+        read = pickle.loads(pickled(one))
+        assert read == one and read.key == one.key and repr(read) == repr(one)
+        for own, other in zip((*one.nexts, *one.outs), (*read.nexts, *read.outs), strict=True):
+            assert (own.op, own.shape, own.device) == (other.op, other.shape, other.device)
+        assert Op.CONTIGUOUS in {n.op for n in read.outs}
+        call_ = LoopNode(read, Part.STACK, 0)
+        assert means_the_same_elsewhere(call(Op.LOOP, call_).template)
+    assert not means_the_same_elsewhere(call(Op.LOOP, LoopNode(body(7).of_length(N), Part.STACK, 0)).template)
 
 
 def test_what_is_for_all_sizes_is_read_as_it_was_written() -> None:

@@ -335,14 +335,18 @@ def test_a_basic_plan_for_all_sizes_that_was_run_on_for_long_gives_way_in_the_ne
     np.testing.assert_allclose(y.numpy(), want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("why", ["they are off", "processes that compute the same are beside"])
 def test_without_basic_plans_those_on_disk_are_none_for_all_sizes(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
+    why: str, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for rows in (6, 11):
         families_model(rows)[0].realize()
     assert plan_of(families_model(9)[0]).final is not None
     _next_process()
-    monkeypatch.setenv("WEFT_TIERS", "0")
+    if why == "they are off":
+        monkeypatch.setenv("WEFT_TIERS", "0")
+    else:
+        monkeypatch.setattr(beside.settings, "world_size", lambda: 2)
     y, want = families_model(14)
     assert plan_of(y).final is None
     np.testing.assert_allclose(y.numpy(), want, rtol=1e-5, atol=1e-6)

@@ -466,7 +466,7 @@ def _found(
             continue
         if given.bind(own) is None:
             continue
-        general = _loaded(given, rows, device, None if replaces else left)
+        general = _loaded(given, rows, device, left)
         if general is None and make is not None:
             general = _made(
                 given.pattern, given.lifted, given.fixed, rows, device, replaces, make, learned=False

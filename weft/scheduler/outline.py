@@ -228,7 +228,7 @@ def outline_of(placeholders: int, rows: Sequence[Row], results: Sequence[int]) -
 
 
 def count_of(rows: Sequence[Any]) -> int:
-    """The number of nodes of a graph, those inside of calls included."""
+    """The number of nodes of a graph, with those inside of each call."""
     return sum([len(inside(r[1]).key.rows) - 1 if r[0] is _CALL else 1 for r in rows[:-1]])
 
 

@@ -23,6 +23,8 @@ from weft.backends import registry
 from weft.core.composed import composite, learned, sized
 from weft.core.execute import recordings
 from weft.errors import DeviceError
+from weft.ir.calls import Given
+from weft.ir.index import Var
 from weft.scheduler import disk_cache as plans
 
 SIZES = (9, 21, 33, 42)
@@ -214,6 +216,18 @@ def test_records_that_make_no_sense_count_as_absent(nonsense: Any, recorded: lis
         found = F.softmax(leaf(SIZES[-1], 64), -1)
         assert found.shape == (SIZES[-1], 64)
         np.testing.assert_allclose(found.sum(-1).numpy(), want, rtol=1e-5)
+
+
+def test_calls_of_another_number_or_kind_count_as_absent() -> None:
+    sizes, fine = (3, 4), (None, Given(0))
+    for calls in (fine, fine[:1], (), (*fine, None), (None, 3), [None, None], 3):
+        stored = sized._Stored({sizes: pickle.dumps(calls)}, None, 2)
+        assert stored.take(sizes) == (fine if calls is fine else None)
+        assert stored.take(sizes) is None  # it is not there any more
+    for count, found in ((1, True), (2, False)):
+        known = learned.Known((Var("n", 4, 9),), ((0,),), (), (Given(0),))
+        stored = sized._Stored({}, recordings.written(known), count)
+        assert (stored.take_known() is not None) is found and stored.take_known() is None
 
 
 def test_nothing_is_kept_without_a_cache_or_while_forms_are_verified(

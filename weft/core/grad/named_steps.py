@@ -52,7 +52,7 @@ class KnownStep:
     @staticmethod
     def read(record: Any, uses: int) -> KnownStep:
         """All that was written, of a step that uses so many values."""
-        numbers: dict[str, tuple[int, ...]] = {f: record[f] for f in _NUMBERS}
+        numbers: dict[str, Any] = {f: record[f] for f in _NUMBERS}
         carries, slices, outs = (int(record[f]) for f in _COUNTS)
         bounds = {"outside": uses, "captured": uses, "live": carries, "live_outs": outs}
         told = all(isinstance(own, tuple) for own in numbers.values())

@@ -200,10 +200,7 @@ def _scaled(n: Node) -> Node | None:
     if n.op not in CHEAP:
         return None
     given = [i for i in n.inputs if not _is_small(i, n)]
-    if len(given) != 1 or given[0].shape != n.shape or given[0].dtype is not n.dtype:
-        return None
-    below = given[0]
-    return below if _is_stored(below) else None
+    return given[0] if len(given) == 1 and _is_stored(given[0]) else None
 
 
 def _is_small(n: Node, beside: Node) -> bool:

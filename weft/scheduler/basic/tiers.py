@@ -203,8 +203,8 @@ def _may_wait(device: Device) -> bool:
 
 
 def left(wanted: Wanted, device: Device) -> tuple[Unrolled, Final] | None:
-    """As `first`, for a graph whose basic plan an earlier process left; None where that is not there, or was run on
-    for long enough. The nodes of the graph are not made."""
+    """As `first`, for a graph whose basic plan an earlier process left; None where that is not there. The nodes of the
+    graph are not made."""
     if not _may_wait(device):
         return None
     name = wanted.name
@@ -217,8 +217,6 @@ def left(wanted: Wanted, device: Device) -> tuple[Unrolled, Final] | None:
 
     seconds = _time(len(set(_kernels(plan.items))), wanted.count)
     final = Final(name, task, device, wanted.results, wanted.variables, seconds, _spent(name))
-    if final.patience_ends():
-        return None
     final.soon = seconds >= SMALL_SECONDS and not _ahead.get()
     return plan, final
 
