@@ -15,7 +15,7 @@ import weft
 from weft.backends.protocol import Commands
 from weft.backends.registry import open_device
 from weft.ir.index import Var, evaluate
-from weft.scheduler import families, growing, realize
+from weft.scheduler import families, growing, programs, realize
 from weft.scheduler.growing import Growing, Needs, Tenancy
 from weft.scheduler.plan import Plan
 
@@ -205,7 +205,7 @@ def test_plans_grow_in_other_processes_and_on_other_devices_as_well(
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("WEFT_VERIFY", "0")
     monkeypatch.setattr(growing, "LEAST_BYTES", 0)
-    tables = (realize._plans, families._families, families._met, families._alike)
+    tables = (realize._plans, families._families, families._met, families._alike, programs._compiled)
     for _ in range(2):
         for table in tables:
             table.clear()

@@ -101,7 +101,7 @@ def test_a_size_that_is_known_when_it_runs_means_something_here_alone() -> None:
 
 
 def test_a_body_is_read_node_by_node() -> None:
-    """Also with the copies that it has of what it is given, which rules would leave out."""
+    """Also with the copies that it has of what it is given."""
 
     def body(length: int) -> Body:
         c, d, x, w = (buffer(shape, F32, "cpu:0", None) for shape in ((4, 5), (4, 5), (4, 5), (5,)))

@@ -75,7 +75,7 @@ _Rest: TypeAlias = tuple[tuple[int, ...], Int, bool]
 
 
 def _body_rows(body: Body) -> tuple[_Given, _Made, _Parts, _Rest]:
-    """The nodes of a body as they are: the rules by which nodes are made would leave out copies that it needs."""
+    """The nodes of a body as they are, with copies that it has of what it is given."""
     given = (*body.carries, *body.slices, *body.fixed)
     made = [n for n in toposort((*body.nexts, *body.outs)) if n not in given]
     number = {n: k for k, n in enumerate((*given, *made))}

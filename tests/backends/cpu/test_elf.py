@@ -194,10 +194,19 @@ def test_code_is_unmapped_when_it_is_dropped_but_not_by_the_end_of_the_process()
 
 def test_libraries_that_are_linked_together_have_names_of_their_own() -> None:
     """Each with its state, and with what it calls in its own library, in others of the process, and far away."""
-    texts = [COPIES, CONSTANTS, STATE, JUMPS, STATE]
-    libraries = [[compiled(t), *([compiled(SQUARE)] if t is JUMPS else [])] for t in texts]
-    together = elf.link_all([(objects_, ["f"]) for objects_ in libraries], {})
-    alone = [elf.link(objects_, ["f"], {}) for objects_ in libraries]
+    here = ctypes.c_int64(1000)
+    imports = {"here": ctypes.addressof(here)}
+    texts = [
+        ADDRESSES,
+        COPIES,
+        CONSTANTS,
+        STATE,
+        JUMPS,
+        STATE,
+    ]  # the first one has slots, which others follow
+    libraries = [[compiled(t), *([compiled(SQUARE)] if t in (JUMPS, ADDRESSES) else [])] for t in texts]
+    together = elf.link_all([(objects_, ["f"]) for objects_ in libraries], imports)
+    alone = [elf.link(objects_, ["f"], imports) for objects_ in libraries]
     for k in range(4):
         assert [called(x, k) for x in together] == [called(x, k) for x in alone]
     with pytest.raises(KeyError):
