@@ -115,9 +115,50 @@ def test_a_small_workspace_and_one_of_one_size_are_as_they_are(size: Any) -> Non
 
 def test_devices_that_foretell_times_do_so() -> None:
     made = _growing(_Device(), Tenancy((N * 4,), 0, 1))
-    assert not hasattr(made, "direct") and not hasattr(made, "run_again") and not hasattr(made, "run_ns")
+    assert growing.foretold(made) is None and growing.foretold(_Linked(made._commands)) is None
     foretells = _growing(open_device("dummy:0"), Tenancy((N * 4,), 0, 1))
-    assert foretells.run_ns((2, 2, 0)) >= 0
+    for executable in (foretells, foretells.smallest()):
+        told = growing.foretold(executable)
+        assert told is not None and told.run_ns((2, 2, 0)) >= 0
+    foretells._for((5000, 2))
+    assert foretells.smallest() is foretells._current[1], "there is one already"
+
+
+class _Narrow(_Device):
+    """A device with room for workspaces of so many bytes."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room, self.ran = room, list[int]()
+
+    def link(self, codes: Any, commands: Commands) -> _Linked:
+        made = super().link(codes, commands)
+        run = made.run
+
+        def runs(*given: Any) -> None:
+            if commands.workspace_bytes > self.room:
+                raise MemoryError
+            self.ran.append(commands.workspace_bytes)
+            run(*given)
+
+        made.run = runs
+        return made
+
+
+def test_where_there_is_no_room_it_is_laid_out_for_just_these_sizes() -> None:
+    device = _Narrow(640 * 4)
+    made = _growing(device, Tenancy((N * 4,), 0, 1))
+    for n in (100, 520, 90, 580, 700, 110):
+        if n > 600:
+            with pytest.raises(MemoryError):
+                made.run((), (n, 2))
+        else:
+            made.run((), (n, 2))
+    assert device.ran == [512, 2304, 512, 2560, 512]  # in whole pieces of 256 bytes
+    assert made.started == made.finished == 5 and len(made._linked) <= 5
+    device.room = 1 << 20
+    made.run((), (580, 2))
+    assert device.ran[-1] == 4096 and made.finished == 6
 
 
 # --- plans
@@ -184,11 +225,11 @@ def test_needs_are_those_of_the_plan_on_disk() -> None:
     from weft.scheduler import disk_cache
 
     needs = Needs((Tenancy((N * 4, 64), 0, 2), Tenancy((N * M * 4,), 1, 1)), ((1, 256),))
-    rows = [
-        [[disk_cache.encoded(x, {N: 0, M: 1}) for x in t.nbytes], t.first, t.last] for t in needs.tenancies
-    ]
-    assert disk_cache._read_needs([rows, needs.inside], (N, M), 3) == needs
-    for record, count in (([rows, needs.inside], 2), ([rows, [[2, 0]]], 3), ([[[[], 0, 1]], []], 1)):
+    sizes = [disk_cache.encoded(x, {N: 0, M: 1}) for x in needs.sizes]
+    rows = [[[needs.sizes.index(x) for x in t.nbytes], t.first, t.last] for t in needs.tenancies]
+    assert disk_cache._read_needs([sizes, rows, needs.inside], (N, M), 3) == needs
+    wrong = (([sizes, rows, needs.inside], 2), ([sizes, rows, [[2, 0]]], 3), ([sizes, [[[], 0, 1]], []], 1))
+    for record, count in wrong:
         with pytest.raises(ValueError, match="another plan"):
             disk_cache._read_needs(record, (N, M), count)
     assert disk_cache._read_needs(None, (N, M), 7) is None

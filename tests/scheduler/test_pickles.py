@@ -96,7 +96,7 @@ def test_what_means_something_here_alone_is_told_apart(attrs: Attrs) -> None:
 
 
 def test_a_size_that_is_known_when_it_runs_means_something_here_alone() -> None:
-    row = Row(Op.NEG, (0,), None, (N, 5), F32)  # pyright: ignore[reportArgumentType]
+    row = Row(Op.NEG, (0,), None, (N, 5), F32)
     assert not means_the_same_elsewhere(GraphTemplate((((7, 5), F32),), (row,), (1,)))
 
 

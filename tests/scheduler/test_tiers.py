@@ -144,8 +144,7 @@ def test_what_runs_took_is_added_up_while_the_plan_is_a_basic_one(
 
 
 def test_what_runs_took_is_added_up_over_all_sizes(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    for rows in (6, 11):
-        families_model(rows)[0].realize()
+    _two_sizes()
     clock = itertools.count(0.0, 0.25)
     monkeypatch.setattr(plans, "perf_counter", lambda: next(clock))
     for times, rows in enumerate((9, 14, 13), 1):
@@ -213,6 +212,16 @@ def test_on_one_processor_nothing_is_asked_for(asked: Asked, monkeypatch: pytest
     monkeypatch.setattr(tiers, "PATIENCE", 1.0)
     np.testing.assert_allclose(computed(), first, rtol=1e-5, atol=1e-6)
     assert plan().final is None
+
+
+def test_on_one_processor_nothing_is_prepared_either(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = Task((), "cpu:0", None)
+    monkeypatch.setattr(beside, "has_processor", lambda: False)
+    tiers.prepare(task)
+    assert not asked.tasks
+    monkeypatch.setattr(beside, "has_processor", lambda: True)
+    tiers.prepare(task)
+    assert [t for t, _ in asked.tasks] == [task]
 
 
 def test_processors_are_those_that_the_program_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,8 +308,7 @@ def test_the_graph_of_a_basic_plan_for_all_sizes_is_not_made_in_the_next_process
     monkeypatch.setattr(families, "rebuilt", lambda *given: made.append(0) or rebuilt(*given))
     clock = itertools.count(0.0, 0.25)
     monkeypatch.setattr(plans, "perf_counter", lambda: next(clock))
-    for rows in (6, 11):
-        families_model(rows)[0].realize()
+    _two_sizes()
     for soon in (False, True):
         monkeypatch.setattr(tiers, "ASKED_SHARE", 1e9)
         monkeypatch.setattr(tiers, "SMALL_SECONDS", 0.0 if soon else 1e9)
@@ -322,8 +330,7 @@ def test_the_graph_of_a_basic_plan_for_all_sizes_is_not_made_in_the_next_process
 def test_a_basic_plan_for_all_sizes_that_was_run_on_for_long_gives_way_in_the_next_process(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for rows in (6, 11):
-        families_model(rows)[0].realize()
+    _two_sizes()
     final = plan_of(families_model(9)[0]).final
     assert final is not None
     final.spent = tiers.PATIENCE * (final.seconds + tiers.COMPILER_SECONDS) + 1
@@ -339,8 +346,7 @@ def test_a_basic_plan_for_all_sizes_that_was_run_on_for_long_gives_way_in_the_ne
 def test_without_basic_plans_those_on_disk_are_none_for_all_sizes(
     why: str, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for rows in (6, 11):
-        families_model(rows)[0].realize()
+    _two_sizes()
     assert plan_of(families_model(9)[0]).final is not None
     _next_process()
     if why == "they are off":
@@ -469,6 +475,12 @@ def test_small_graphs_are_tried_less_and_less_where_programs_are_missing(
     assert tried[4:] == [15, 16]
 
 
+def _two_sizes() -> None:
+    """Have the model computed at two sizes: from then on it has a plan for all."""
+    for rows in (6, 11):
+        families_model(rows)[0].realize()
+
+
 def families_model(rows: int) -> tuple[Tensor, np.ndarray]:
     """The model with so many rows of its own, and what it gives."""
     data = np.random.default_rng(rows).standard_normal((rows, 8)).astype(np.float32)
@@ -555,8 +567,7 @@ def test_loops_of_any_number_of_steps_have_their_final_plan(beside: bool, asked:
 def test_a_basic_plan_for_all_sizes_is_kept_for_the_next_process(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for rows in (6, 11):
-        families_model(rows)[0].realize()
+    _two_sizes()
     for table in (realization._plans, families._families, families._met, programs._compiled):
         table.clear()
     monkeypatch.setattr(basic_plans, "draft", None)  # nothing is made anew

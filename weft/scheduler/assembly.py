@@ -84,9 +84,7 @@ class Assembly:
             self.early.update(dict.fromkeys(self.chain(n, self.replaces.get(o)), n))
         self.owner: dict[Node, int] = {}  # intermediate -> its number in the workspace
         self.traces: dict[int, Callable[[Step], StepAccesses]] = {}  # of a step, by the identity of its facts
-        self.sizes: list[
-            dict[Int, None]
-        ] = []  # of each in the workspace, the bytes of the values that are there
+        self.sizes: list[dict[Int, None]] = []  # of each in the workspace, the bytes that it may have
         self.inside: dict[tuple[int, int], int] = {}  # a loop's block, and a place in it -> its slot
         self.requests = self.lay_out()
 

@@ -102,18 +102,18 @@ def _written_needs(plan: Unrolled, variables: Mapping[Var, int]) -> list[Any] | 
     needs = plan.needs
     if needs is None or not grows(needs, plan.workspace_bytes):
         return None
-    rows = [[[encoded(n, variables) for n in t.nbytes], t.first, t.last] for t in needs.tenancies]
-    return [rows, needs.inside]
+    number = {n: k for k, n in enumerate(needs.sizes)}
+    rows = [[[number[n] for n in t.nbytes], t.first, t.last] for t in needs.tenancies]
+    return [[encoded(n, variables) for n in number], rows, needs.inside]
 
 
 def _read_needs(record: Any, variables: Sequence[Var], offsets: int) -> Needs | None:
     """The same, for so many offsets. ValueError where it is of others."""
     if record is None:
         return None
-    rows, inside = record
-    tenancies = [
-        Tenancy(tuple([decoded(n, variables) for n in sizes]), int(a), int(b)) for sizes, a, b in rows
-    ]
+    sizes, rows, inside = record
+    known_sizes = [decoded(n, variables) for n in sizes]
+    tenancies = [Tenancy(tuple([known_sizes[int(k)] for k in own]), int(a), int(b)) for own, a, b in rows]
     places = [(int(k), int(at)) for k, at in inside]
     known = all(0 <= k < len(tenancies) and at >= 0 for k, at in places) and all(t.nbytes for t in tenancies)
     if not known or len(tenancies) + len(places) != offsets:

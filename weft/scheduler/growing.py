@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from weft.backends.protocol import Code, Commands, Device, Executable, Memory
+from weft.backends.protocol import Code, Commands, Device, Executable, Foretold, Memory
 from weft.ir.forks import forkable
 from weft.ir.index import Int, Var, high, substitute
 from weft.lazy_dataclass import dataclass
@@ -41,17 +40,20 @@ class Needs:
     inside: tuple[tuple[int, int], ...] = ()
 
     @property
+    def sizes(self) -> list[Int]:
+        """The different bytes of values: much fewer than there are tenancies."""
+        return list(dict.fromkeys([n for t in self.tenancies for n in t.nbytes]))
+
+    @property
     def vary(self) -> bool:
         """True where runtime sizes have a say."""
-        return any(not isinstance(n, int) for t in self.tenancies for n in t.nbytes)
+        return any(not isinstance(n, int) for n in self.sizes)
 
     def layout(self, limits: Mapping[Var, int]) -> memory.Layout:
         """Offsets that hold all, in the order of the commands, as long as the variables do not exceed these."""
         narrow: dict[Var, Int] = {v: Var(v.name, v.lo, n) for v, n in limits.items()}
-        requests = [
-            memory.Request(max([high(substitute(n, narrow)) for n in t.nbytes]), t.first, t.last)
-            for t in self.tenancies
-        ]
+        most = {n: high(substitute(n, narrow)) for n in self.sizes}
+        requests = [memory.Request(max([most[n] for n in t.nbytes]), t.first, t.last) for t in self.tenancies]
         found = memory.plan(requests)
         offsets = found.offsets
         return memory.Layout(offsets + tuple([offsets[k] + at for k, at in self.inside]), found.nbytes)
@@ -71,11 +73,18 @@ def linked(
     return Growing(device, codes, commands, variables, needs)
 
 
+def foretold(executable: Executable) -> Foretold | None:
+    """The executable as one that states what its runs take, where it does."""
+    one = executable.smallest() if isinstance(executable, Growing) else executable
+    return one if isinstance(one, Foretold) else None
+
+
 class Growing:
-    """An executable whose workspace is laid out anew whenever a variable exceeds all its values so far."""
+    """An executable whose workspace is laid out anew whenever a variable exceeds all its values so far. Where there is
+    no room for that, it is laid out for just the sizes of the run, and as before for those that follow."""
 
     __slots__ = (
-        "_codes", "_commands", "_current", "_device", "_linked", "_lock", "_nbytes", "_needs", "_variables",
+        "_codes", "_commands", "_current", "_device", "_linked", "_lock", "_needs", "_past", "_variables", "nbytes",
     )  # fmt: skip
 
     def __init__(
@@ -91,60 +100,72 @@ class Growing:
         self._lock = forkable(threading.Lock())
         self._current: tuple[tuple[int, ...], Executable] | None = None
         """The largest values of the variables, and the executable for these."""
-        self._nbytes = 0
         self._linked: list[Executable] = []
         """All that there were: runs of other threads may not have ended."""
+        self._past = 0
+        """Runs of those that were for one run."""
+        self.nbytes = 0
+        """The workspace that was laid out last."""
 
     @property
     def started(self) -> int:
-        return sum([e.started for e in self._linked])
+        return self._past + sum([e.started for e in self._linked])
 
     @property
     def finished(self) -> int:
-        return sum([e.finished for e in self._linked])
+        return self._past + sum([e.finished for e in self._linked])
 
     def run(self, memories: Sequence[Memory], variables: Sequence[int] = (), queue: int = 0) -> None:
-        self._for(variables).run(memories, variables, queue)
+        before = self._current
+        try:
+            self._for(variables).run(memories, variables, queue)
+        except MemoryError:
+            self._current = before  # for which there is room
+            self._run_tightly(memories, variables, queue)
 
     def run_timed(self, memories: Sequence[Memory], variables: Sequence[int] = ()) -> list[int]:
         return self._for(variables).run_timed(memories, variables)
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "run_ns":  # of devices that foretell it, which takes no memory
-            return getattr(self._for([v.lo for v in self._variables]), name)
-        raise AttributeError(name)
-
-    @property
-    def nbytes(self) -> int:
-        """The workspace of the last run."""
-        return self._nbytes
+    def smallest(self) -> Executable:
+        """An executable for the least sizes, at least."""
+        return self._for([v.lo for v in self._variables])
 
     def _for(self, variables: Sequence[int]) -> Executable:
         """The executable for these values of the variables, of which those of the commands' own come later."""
         current = self._current
         if current is None or any(n > most for n, most in zip(variables, current[0], strict=False)):
             with self._lock:
-                current = self._current = self._laid_out(variables)
+                limits = self._grown(variables)
+                current = self._current
+                if current is None or current[0] != limits:  # no other thread was here
+                    current = self._current = limits, self._laid_out(limits)
         return current[1]
 
-    def _laid_out(self, variables: Sequence[int]) -> tuple[tuple[int, ...], Executable]:
-        limits = self._grown(variables)
-        if self._current is not None and self._current[0] == limits:  # another thread was here
-            return self._current
+    def _run_tightly(self, memories: Sequence[Memory], variables: Sequence[int], queue: int) -> None:
+        """Run with a workspace for just these sizes. MemoryError where there is no room for that either."""
+        with self._lock:
+            tight = self._laid_out(tuple(variables[: len(self._variables)]))
+        try:
+            tight.run(memories, variables, queue)
+        finally:
+            with self._lock:
+                if tight.started == tight.finished:
+                    self._linked.remove(tight)
+                    self._past += tight.finished
+
+    def _laid_out(self, limits: tuple[int, ...]) -> Executable:
         layout = self._needs.layout(dict(zip(self._variables, limits, strict=True)))
         c = self._commands
         commands = Commands(c.steps, c.externals, layout.offsets, layout.nbytes, c.variables)
         executable = self._device.link(self._codes, commands)
-        self._nbytes = layout.nbytes
+        self.nbytes = layout.nbytes
         self._linked.append(executable)
-        return limits, executable
+        return executable
 
     def _grown(self, variables: Sequence[int]) -> tuple[int, ...]:
         """The largest values for which it is laid out next: powers of two that none of those so far exceeds."""
         before = (0,) * len(self._variables) if self._current is None else self._current[0]
-        return tuple(
-            [
-                max(m, min(1 << max(n - 1, 0).bit_length(), v.hi))
-                for m, n, v in zip(before, variables, self._variables, strict=False)
-            ]
-        )
+        return tuple([
+            max(m, min(1 << max(n - 1, 0).bit_length(), v.hi))
+            for m, n, v in zip(before, variables, self._variables, strict=False)
+        ])  # fmt: skip

@@ -17,8 +17,6 @@ forms are verified (WEFT_VERIFY=1), a function is recorded again now and then, a
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import itertools
 import sys
 import threading
@@ -182,11 +180,7 @@ class _Family:
     @staticmethod
     def found(name: str | None) -> _Family:
         """The family of that name as earlier processes left it."""
-        record = None if name is None else recordings.load(name)
-        try:
-            return _Family(name) if record is None else _Family._read(name, record)
-        except recordings.NO_SENSE:
-            return _Family(name)
+        return recordings.found(name, lambda record: _Family._read(name, record)) or _Family(name)
 
     @staticmethod
     def _read(name: str | None, record: Any) -> _Family:
@@ -533,12 +527,11 @@ def _family(key: tuple[Any, ...], sizes: Sizes, given: Sequence[_Argument]) -> _
     return found
 
 
-@atexit.register
+@recordings.at_exit
 def keep_recordings() -> None:
     """Write to disk what was recorded since the last time, for processes that come after."""
-    with contextlib.suppress(Exception):  # a program that ends has nobody to tell
-        for family in tuple(_families.values()):
-            family.keep()
+    for family in tuple(_families.values()):
+        family.keep()
 
 
 def _arguments(values: Sequence[Value]) -> tuple[_Argument, ...]:

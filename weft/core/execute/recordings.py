@@ -7,10 +7,12 @@ of weft. It is written when the process ends. Where forms are verified nothing i
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from weft import settings
 from weft.errors import WeftError
@@ -19,6 +21,8 @@ from weft.ir.placement import is_mesh
 
 if TYPE_CHECKING:
     from weft.ir.calls import Given, GraphCall
+
+T = TypeVar("T")
 
 KIND = "recorded"
 
@@ -104,6 +108,26 @@ def load(name: str) -> Any:
         disk_cache.discard(KIND, name)
         return None
     return record
+
+
+def found(name: str | None, made: Callable[[Any], T]) -> T | None:
+    """The content of the record of that name, as `made` of it; None where there is none that makes sense."""
+    record = None if name is None else load(name)
+    try:
+        return None if record is None else made(record)
+    except NO_SENSE:
+        return None
+
+
+def at_exit(function: Callable[[], None]) -> Callable[[], None]:
+    """The function, which is called as well when the process ends: it keeps what is new."""
+
+    def end() -> None:
+        with contextlib.suppress(Exception):  # a program that ends has nobody to tell
+            function()
+
+    atexit.register(end)
+    return function
 
 
 def keep(name: str, record: Mapping[str, Any]) -> None:

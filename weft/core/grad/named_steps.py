@@ -11,8 +11,6 @@ when the process ends (see execute/recordings.py), and read when such a loop fir
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeAlias, cast
@@ -147,7 +145,7 @@ def known_step(key: tuple[Hashable, ...], step: Step, devices: Iterable[str | No
     entry = _steps.get(key)
     if entry is None:
         name = recordings.name_of(Step, (*map(_plain, key),), devices, (*recordings.COMPOSERS, "nn"))
-        made = _Entry(name, _read(name, len(step.uses)))
+        made = _Entry(name, recordings.found(name, lambda record: KnownStep.read(record, len(step.uses))))
         with _keeping:
             entry = _steps.setdefault(key, made)
             if len(_steps) > KEPT:
@@ -160,25 +158,16 @@ def _plain(fact: Hashable) -> Hashable:
     return tuple(map(_plain, cast("tuple[Hashable, ...]", fact))) if isinstance(fact, tuple) else fact
 
 
-def _read(name: str | None, uses: int) -> KnownStep | None:
-    record = None if name is None else recordings.load(name)
-    try:
-        return None if record is None else KnownStep.read(record, uses)
-    except recordings.NO_SENSE:
-        return None
-
-
 def keep(key: tuple[Hashable, ...], found: KnownStep) -> None:
-    """Enter what was found of a step that was asked for; the one met first goes where there are too many."""
+    """Enter what was found of a step that was asked for, and not known."""
     entry = _steps.get(key)
     if entry is not None:
         entry.known = found
 
 
-@atexit.register
+@recordings.at_exit
 def keep_steps() -> None:
     """Write to disk what is new, for processes that come after."""
-    with contextlib.suppress(Exception):  # a program that ends has nobody to tell
-        for entry in tuple(_steps.values()):
-            if entry.name is not None and entry.known is not None and entry.known.recording.changed:
-                recordings.keep(entry.name, entry.known.written())
+    for entry in tuple(_steps.values()):
+        if entry.name is not None and entry.known is not None and entry.known.recording.changed:
+            recordings.keep(entry.name, entry.known.written())

@@ -288,8 +288,9 @@ def _name(final: str) -> str:
 
 
 def prepare(task: Task) -> None:
-    """Have basic kernels compiled beside, for graphs that come later."""
-    beside.ask(task, _nothing)
+    """Have basic kernels compiled beside, for graphs that come later, where there is a processor for that."""
+    if beside.has_processor():
+        beside.ask(task, _nothing)
 
 
 def _nothing(_: bool | None) -> None:

@@ -13,7 +13,7 @@ from dataclasses import field
 from typing import TypeAlias
 
 from weft.backends.boxes import BoxCopy, copy_box
-from weft.backends.protocol import Alike, BoxCopier, Device, Event, Foretold, Memory, device_class
+from weft.backends.protocol import Alike, BoxCopier, Device, Event, Memory, device_class
 from weft.backends.registry import open_device
 from weft.backends.storage import Storage
 from weft.backends.synchronous import SynchronousQueue
@@ -23,6 +23,7 @@ from weft.ir.graph import Node
 from weft.ir.index import high
 from weft.ir.placement import Mesh
 from weft.lazy_dataclass import dataclass
+from weft.scheduler.growing import foretold
 from weft.scheduler.parts.cut import Compute, Exchange, cut
 from weft.scheduler.parts.moves import Moved, Pieces, bindings, group
 from weft.scheduler.parts.order import copy_queue
@@ -109,9 +110,10 @@ class AlikePlan:
         part = self.parts[number]
         assert part is not None
         plan, device = self.equal.plan_for(part.sig, self.devices[0])[0], self.devices[0]
-        if isinstance(plan.executable, Foretold):
+        told = foretold(plan.executable)
+        if told is not None:
             values = [self.env[0][v.name] for v in part.sig.variables]
-            return plan.executable.run_ns((*values, *plan.constants))
+            return told.run_ns((*values, *plan.constants))
         return part.work.ns + device.info.launch_ns * len(plan.steps)
 
     def run(self, inputs: Sequence[Sequence[Memory]]) -> list[list[Storage]]:
