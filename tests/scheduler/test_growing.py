@@ -148,7 +148,7 @@ class _Narrow(_Device):
 def test_where_there_is_no_room_it_is_laid_out_for_just_these_sizes() -> None:
     device = _Narrow(640 * 4)
     made = _growing(device, Tenancy((N * 4,), 0, 1))
-    for n in (100, 520, 90, 580, 700, 110):
+    for n in (100, 520, 60, 580, 700, 50):
         if n > 600:
             with pytest.raises(MemoryError):
                 made.run((), (n, 2))
