@@ -97,7 +97,7 @@ def test_what_is_computed_from_files_alone_is_made_on_the_default_device(tmp_pat
     try:
         assert (y + 1).device == "dummy:0" and (y + 1).tolist() == (a + 3).tolist()
     finally:
-        weft.set_default_device("cpu")
+        weft.set_default_device(None)
     with pytest.raises(weft.DeviceError, match="add: tensors are on dummy:0 and cpu:0"):
         made["scalar"] + weft.tensor([1.0, 2.0, 3.0])
 
