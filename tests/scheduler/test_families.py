@@ -16,6 +16,7 @@ from weft import Tensor
 from weft.backends import registry
 from weft.nn.utils import rnn
 from weft.scheduler import families, plan
+from weft.scheduler import outline as outlines
 from weft.scheduler import realize as realization
 
 
@@ -311,13 +312,13 @@ def test_a_graph_whose_own_plan_is_gone_gets_that_again(built: list[int]) -> Non
 def walked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Graphs whose sizes were looked at."""
     found: list[int] = []
-    look = families.outline_like_before
+    look = outlines.outline_like_before
 
     def count(rows: Any) -> Any:
         found.append(len(rows))
         return look(rows)
 
-    monkeypatch.setattr(families, "outline_like_before", count)
+    monkeypatch.setattr(outlines, "outline_like_before", count)
     return found
 
 

@@ -44,7 +44,6 @@ def tiered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(tiers, "ASK_AT_ONCE_SECONDS", 100.0)
     monkeypatch.setattr(tiers, "ASKED_SHARE", 0.0)
     monkeypatch.setattr(tiers, "PATIENCE", 1e6)
-    monkeypatch.setattr(tiers, "SMALL_SECONDS", 0.0)
     monkeypatch.setattr(tiers, "_luck", tiers._Luck())
     monkeypatch.setattr(beside, "has_processor", lambda: True)
     tables = (realization._plans, families._families, families._met, programs._compiled)
@@ -302,25 +301,24 @@ def _next_process() -> None:
 def test_the_graph_of_a_basic_plan_for_all_sizes_is_not_made_in_the_next_process(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not before the worker is asked for its final plan: at once after the first run, where that takes long."""
+    """Not before the worker is asked for its final plan: when runs have taken half of the time of building it."""
     made: list[int] = []
     rebuilt = families.rebuilt
     monkeypatch.setattr(families, "rebuilt", lambda *given: made.append(0) or rebuilt(*given))
-    clock = itertools.count(0.0, 0.25)
-    monkeypatch.setattr(plans, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(tiers, "ASKED_SHARE", 0.5)
     _two_sizes()
-    for soon in (False, True):
-        monkeypatch.setattr(tiers, "ASKED_SHARE", 1e9)
-        monkeypatch.setattr(tiers, "SMALL_SECONDS", 0.0 if soon else 1e9)
-        asked.tasks.clear()
-        made.clear()
-        _next_process()
-        for times, rows in enumerate((9, 14)):
-            y, want = families_model(rows)
-            final = plan_of(y).final
-            assert final is not None and final.soon is soon
-            assert len(asked.tasks) == len(made) == (soon and times)
-            np.testing.assert_allclose(y.numpy(), want, rtol=1e-5, atol=1e-6)
+    _next_process()
+    made.clear()
+    for rows, share in ((9, 0.0), (14, 0.4), (11, 0.6)):
+        y, want = families_model(rows)
+        plan = plan_of(y)
+        assert plan.final is not None and not asked.tasks and not made
+        np.testing.assert_allclose(y.numpy(), want, rtol=1e-5, atol=1e-6)
+        plan.final.spent = share * plan.final.seconds
+    for _ in range(2):
+        y, want = families_model(9)
+        np.testing.assert_allclose(y.numpy(), want, rtol=1e-5, atol=1e-6)
+        assert len(asked.tasks) == len(made) == 1
     asked.work()
     y, want = families_model(13)
     assert plan_of(y).final is None
@@ -334,7 +332,7 @@ def test_a_basic_plan_for_all_sizes_that_was_run_on_for_long_gives_way_in_the_ne
     final = plan_of(families_model(9)[0]).final
     assert final is not None
     final.spent = tiers.PATIENCE * (final.seconds + tiers.COMPILER_SECONDS) + 1
-    final._keep_spent()
+    final._note_spent()
     _next_process()
     monkeypatch.setattr(tiers, "PATIENCE", 1.0)
     y, want = families_model(14)
@@ -419,7 +417,8 @@ def test_who_waited_forgets_it_when_the_plan_is_there(asked: Asked, monkeypatch:
     assert tiers.files.get("waits", name)
     for table in (realization._plans, families._met):
         table.clear()
-    computed()
+    for _ in range(2):
+        computed()
     asked.work()
     assert tiers.files.get("waits", name) is None and len(plan().steps) < 6
 
@@ -432,17 +431,40 @@ def test_who_stops_the_worker_is_told_what_it_did_not_build() -> None:
     assert answers in ([None], [False]) and not beside._state
 
 
-@pytest.mark.parametrize("least", [0.0, 1e6])
-def test_what_an_earlier_process_met_is_asked_for_at_once_unless_it_is_small(
-    least: float, asked: Asked, monkeypatch: pytest.MonkeyPatch
+def test_runs_of_short_processes_are_added_up_until_the_worker_is_asked(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tiers, "SMALL_SECONDS", least)
+    """Also where none of them took as long, and ends without a word."""
+    monkeypatch.setattr(tiers, "ASKED_SHARE", 0.5)
+    monkeypatch.setattr(tiers, "ASK_AT_ONCE_SECONDS", 0.0)
     computed()
-    assert not asked.tasks
-    for table in (realization._plans, families._met):
-        table.clear()
+    assert len(asked.tasks) == 1  # a new graph
+    asked.tasks.clear()
+    for process in range(4):
+        for table in (realization._plans, families._met):
+            table.clear()
+        computed()
+        final = _final()
+        assert final is not None and final.spent == pytest.approx(0.15 * process * final.seconds)
+        assert not asked.tasks
+        spend(final.spent + 0.15 * final.seconds)
+        computed()
+        assert len(asked.tasks) == (process == 3)
+
+
+def test_the_time_of_runs_is_written_once_for_each_tenth(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiers, "ASKED_SHARE", 1e6)
     computed()
-    assert len(asked.tasks) == (not least)
+    final = _final()
+    assert final is not None
+    written: list[float] = []
+    monkeypatch.setattr(tiers.files, "put", lambda kind, *_: written.append(final.spent / final.seconds))
+    for share in (0.05, 0.09, 0.11, 0.12, 0.2, 0.22, 0.5):
+        spend(share * final.seconds)
+        computed()
+    assert written == pytest.approx([0.11, 0.22, 0.5])
 
 
 def test_small_graphs_are_tried_less_and_less_where_programs_are_missing(

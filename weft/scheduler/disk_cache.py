@@ -201,35 +201,37 @@ class _Reading:
 
     def items(self, record: Sequence[Any], marks: frozenset[int]) -> tuple[Item, ...]:
         """The items, inside of loops with these marks."""
-        return tuple([self.item(r, marks) for r in record])
+        found: list[Item] = []
+        for kind, *fields in record:
+            if kind == "launch":
+                program, slots, variables, info = fields
+                made = Launch(int(program), tuple(map(int, slots)), tuple(map(int, variables)))
+                self.check(made, marks)
+                found.append((made, self.kernels[int(info)]))
+            elif kind == "copy":
+                target, source, nbytes, info = map(int, fields)
+                if not (0 <= target < self.slots and 0 <= source < self.slots):
+                    raise ValueError("a copy outside of the plan")
+                found.append((CopyBytes(target, source, nbytes), self.kernels[info]))
+            else:
+                found.append(self.repeat(fields, marks))
+        return tuple(found)
 
-    def item(self, record: Sequence[Any], marks: frozenset[int]) -> Item:
-        kind, *rest = record
-        if kind == "repeat":
-            length, reverse, mark, patterns = rest
-            mark, inner = int(mark), marks | {int(mark)}
-            if mark >= 0 or mark in marks or len(patterns) != 4:
-                raise ValueError("no loop")
-            found = tuple([self.items(p, inner) for p in patterns])
-            return Repeat(decoded(length, self.variables), bool(reverse), mark, found)
-        *step, info = rest
-        made = _step(kind, step)
-        used = made.slots if isinstance(made, Launch) else (made.target, made.source)
-        known = all(0 <= k < self.slots for k in used)
-        if isinstance(made, Launch):
-            known = known and 0 <= made.program < self.codes
-            known = known and all(v >= 0 or v in marks for v in made.variables)
+    def check(self, made: Launch, marks: frozenset[int]) -> None:
+        slots, variables = made.slots, made.variables
+        known = 0 <= made.program < self.codes and (not slots or 0 <= min(slots) <= max(slots) < self.slots)
+        if known and variables and min(variables) < 0:
+            known = all(v >= 0 or v in marks for v in variables)
         if not known:
             raise ValueError("a step outside of the plan")
-        return made, self.kernels[int(info)]
 
-
-def _step(kind: Any, fields: Sequence[Any]) -> Step:
-    if kind == "copy":
-        target, source, nbytes = map(int, fields)
-        return CopyBytes(target, source, nbytes)
-    program, slots, variables = fields
-    return Launch(int(program), tuple(map(int, slots)), tuple(map(int, variables)))
+    def repeat(self, fields: Sequence[Any], marks: frozenset[int]) -> Repeat:
+        length, reverse, mark, patterns = fields
+        mark, inner = int(mark), marks | {int(mark)}
+        if mark >= 0 or mark in marks or len(patterns) != 4:
+            raise ValueError("no loop")
+        found = tuple([self.items(p, inner) for p in patterns])
+        return Repeat(decoded(length, self.variables), bool(reverse), mark, found)
 
 
 def image_codes(key: str, device: Device) -> Mapping[str, Code]:

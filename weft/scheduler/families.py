@@ -38,7 +38,7 @@ from weft.scheduler.outline import (
     is_plain,
     number_dtypes,
     outline,
-    outline_like_before,
+    outlined,
     rebuilt,
     result_shapes,
     roles,
@@ -195,7 +195,7 @@ def plan_for(
     """The plan for the graph as one of a family; None for the first one, and for those that have a plan of their own.
     `make` builds plans; `left` finds basic ones, where these may be taken; `met` gives the plan of a graph met before,
     if it is there."""
-    own = outline_like_before(sig.key.rows)
+    own = outlined(sig)
     family = _family_if_any(device, replaces, own)
     if family is not None:
         found = _found(family, own, sig.key.rows, device, replaces, make, left)
@@ -253,7 +253,7 @@ def teach(sig: Signature, device: Device, replaces: Replaces) -> None:
     """Learn from a graph that is not going to run: the next one that is alike gets a plan for all sizes."""
     _met[device, replaces, _coarse(sig.key.rows)] = None
     _bounded(_met)
-    own = outline_like_before(sig.key.rows)
+    own = outlined(sig)
     family = _family(device, replaces, own)
     if not family.plans and not family.stored and len(family.samples) < SAMPLES and own not in family.samples:
         family.samples.append(own)
@@ -266,7 +266,7 @@ def known(sig: Signature, device: Device) -> Plan | None:
     sig.found = _briefly(sig.key.rows, device, ())
     if sig.found is not None:
         return sig.found
-    own = outline_like_before(sig.key.rows)
+    own = outlined(sig)
     family = _family_if_any(device, (), own)
     sig.found = None if family is None else _found(family, own, sig.key.rows, device, (), None)
     return sig.found
@@ -276,7 +276,7 @@ def settled(
     sig: Signature, device: Device, replaces: Replaces, final: Final, make: Callable[[], Plan | Unrolled]
 ) -> Plan | None:
     """The plan for a graph of a family whose basic one gives way to `final`, which `make` builds if it is not there."""
-    own = outline_like_before(sig.key.rows)
+    own = outlined(sig)
     family = _families.get((device, replaces, own.key))
     for general in family.plans if family is not None else ():
         if general.final is final:
@@ -302,7 +302,7 @@ def known_plan(sig: Signature, device: Device, replaces: Replaces) -> tuple[Plan
         plan = _briefly(rows, device, replaces)
         if plan is not None:
             return plan, True
-    own = outline_like_before(rows)
+    own = outlined(sig)
     family = _families.get((device, replaces, own.key))
     if family is None:
         return None

@@ -26,7 +26,7 @@ from weft.ir.ops import Op
 from weft.ir.template import GraphTemplate, LateTemplate, Row
 from weft.lazy_dataclass import dataclass
 from weft.naming import own_name
-from weft.scheduler.signature import Key
+from weft.scheduler.signature import Key, Signature
 
 PLAIN = frozenset({0, 1, -1, 2, 0.5})
 """Numbers that rules simplify by: they are part of a graph's structure."""
@@ -147,6 +147,13 @@ def outline_like_before(rows: Sequence[Any]) -> Outline:
     return made.found
 
 
+def outlined(sig: Signature) -> Outline:
+    """The outline of a signature, made once. By one thread at a time."""
+    if sig.outlined is None:
+        sig.outlined = outline_like_before(sig.key.rows)
+    return sig.outlined
+
+
 def walk_before(rows: Sequence[Any]) -> Walk | None:
     """The latest graph that may be like this one."""
     return _walks.get(_place(rows))
@@ -209,6 +216,7 @@ def part_of(row: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...], tup
     return (op, kind, dtype, pattern_of(shape), *row[4:]), (*shape, *own), ()
 
 
+@lru_cache(maxsize=4096)
 def pattern_of(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The sizes that are part of the structure: -1 stands for the others."""
     return tuple([s if s < 2 else -1 for s in shape])

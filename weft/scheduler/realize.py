@@ -26,7 +26,7 @@ from weft.ir.places import asked, check
 from weft.lazy_dataclass import dataclass
 from weft.scheduler import disk_cache, elements, families, repeats, shortcuts
 from weft.scheduler.keeping import FREE_BYTES, nbytes
-from weft.scheduler.outline import outline_like_before
+from weft.scheduler.outline import outlined
 from weft.scheduler.plan import Plan
 from weft.scheduler.signature import Held, Signature, signature, snapshot
 from weft.scheduler.spent import Spent
@@ -201,7 +201,7 @@ def _cut(nodes: Sequence[Node], sig: Signature, device: Device) -> Sequence[Sequ
     if not order:
         return None
     kinds = repeats.kinds_of(order)
-    changes = _memory.changes(frozenset(kinds), hash(outline_like_before(sig.key.rows).key))
+    changes = _memory.changes(frozenset(kinds), hash(outlined(sig).key))
     if not changes and (len(order) < repeats.MANY_NODES or disk_cache.has(sig, device)):
         return None
     return repeats.segments(nodes, order, kinds, _memory, changes)

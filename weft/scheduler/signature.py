@@ -20,6 +20,7 @@ from weft.naming import own_name
 from weft.scheduler.keeping import worth_keeping
 
 if TYPE_CHECKING:
+    from weft.scheduler.outline import Outline
     from weft.scheduler.plan import Plan
 
 # to load a member of an enumeration takes ten times as long, at each node
@@ -56,7 +57,8 @@ class Signature:
     `storages` what they held when the graph was walked: another thread may store more results at any time."""
 
     __slots__ = (
-        "copies", "elements", "found", "hashed", "homeless", "kept", "key", "leaves", "storages", "variables",
+        "copies", "elements", "found", "hashed", "homeless", "kept", "key", "leaves", "outlined", "storages",
+        "variables",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +78,7 @@ class Signature:
         self.elements = elements  # the nodes that select one element of several
         self.kept = kept  # results besides those asked for
         self.hashed: str | None = None
+        self.outlined: Outline | None = None
         self.found: Plan | None = None  # of its family, on some device, by who asked whether there is one
 
     def results(self) -> list[Result]:
@@ -84,13 +87,21 @@ class Signature:
         return [Result(rows[k][2], rows[k][3]) for k in rows[-1]]
 
     def digest(self) -> str:
-        """The key as a hash that is the same in every process."""
+        """The key as a hash that is the same in every process, made once: that of the outline, which looks into no call
+        that another graph had as well, and the sizes and numbers; of all rows where sizes are runtime variables."""
         if self.hashed is None:
-            self.hashed = self._hash()
+            self.hashed = self._hash_of_rows() if self.variables else self._hash_of_outline()
         return self.hashed
 
+    def _hash_of_outline(self) -> str:
+        from weft.scheduler.outline import outline  # outlines are about signatures
+
+        own = outline(self.key.rows) if self.outlined is None else self.outlined
+        text = f"{own.key.digest()} {own.sizes} {own.numbers} {self.key.pinned}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
     @own_name()
-    def _hash(self) -> str:
+    def _hash_of_rows(self) -> str:
         heads: dict[Any, bytes] = {}
         h = hashlib.sha256()
         *rows, outputs = self.key.rows

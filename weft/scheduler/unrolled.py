@@ -120,15 +120,23 @@ class Unrolled:
         """Each step in turn. `marks`: the numbers of the steps of the loops around it, by the loops' marks."""
         steps: list[Step] = []
         infos: list[KernelInfo] = []
+        known: dict[tuple[int, ...], tuple[int, ...]] = {(): ()}
         for item in items:
             if isinstance(item, Repeat):
                 for t, pattern in item.steps(sizes):
                     found = self._step_of_loop(pattern, sizes, {**marks, item.mark: t})
                     steps += found[0]
                     infos += found[1]
-            else:
-                steps.append(self._at(item[0], marks))
-                infos.append(item[1])
+                continue
+            step, info = item
+            if isinstance(step, Launch):
+                used = known.get(step.variables)
+                if used is None:
+                    used = known[step.variables] = self._used(step.variables, marks)
+                if used is not step.variables:
+                    step = Launch(step.program, step.slots, used)
+            steps.append(step)
+            infos.append(info)
         return steps, infos
 
     def _step_of_loop(
@@ -143,17 +151,15 @@ class Unrolled:
                 self._written.steps[at] = found
         return found
 
-    def _at(self, step: Step, marks: Mapping[int, int]) -> Step:
-        """The step with its constants, and loops' numbers of steps, among the variables."""
-        if not isinstance(step, Launch) or not step.variables:
-            return step
+    def _used(self, given: tuple[int, ...], marks: Mapping[int, int]) -> tuple[int, ...]:
+        """A launch's variables with its constants, and loops' numbers of steps, among them."""
         count, constants = len(self.variables) + len(self.computed), self._written.constants
-        used = [
+        used = tuple([
             v if 0 <= v < count
             else count + constants.setdefault(marks[v] if v < 0 else v - count, len(constants))
-            for v in step.variables
-        ]  # fmt: skip
-        return Launch(step.program, step.slots, tuple(used))
+            for v in given
+        ])  # fmt: skip
+        return given if used == given else used
 
 
 def _varies(items: Sequence[Item]) -> bool:

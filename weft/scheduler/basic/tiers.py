@@ -35,9 +35,6 @@ PIECE_SECONDS, ROW_SECONDS = 3.5e-3, 4e-4
 """The time in which a final plan is built, for each distinct piece of the graph and for each of its rows: fused kernels
 have two to four pieces, and those of layers alike are compiled once. Steps of nine models, Sapphire Rapids."""
 
-SMALL_SECONDS = 0.2
-"""The building time from which the worker is asked for a plan when a graph of an earlier process first comes."""
-
 MISSING_SHARE = 4
 """The part of the building time that may go by in compiling what a basic plan lacks: it was estimated, and the plan's
 runs take longer."""
@@ -53,11 +50,16 @@ MOST_UNTRIED = 31
 """Small graphs after each other that are not tried, at most."""
 
 ASK_AT_ONCE_SECONDS = 0.5
-"""The same for other graphs: a worker is nothing for short scripts."""
+"""The building time from which the worker is asked for the plan of a new graph at once: it is nothing for short
+scripts."""
 
 ASKED_SHARE = 0.5
-"""The part of its building time that runs on the basic plan have to take before the worker is asked for another one:
-programs that differ from step to step have hundreds of graphs that come a few times."""
+"""The part of its building time that runs on the basic plan have to take, in all processes, before the worker is asked
+for another one: programs that differ from step to step have hundreds of graphs that come a few times, and one that is
+over in that time loses more by asking, and by the worker beside it, than it gains."""
+
+NOTED_SHARE = 0.1
+"""The part of its building time after which the time of runs on the basic plan is left to the next process again."""
 
 PATIENCE = 4.0
 """The multiple of its building time that runs on the basic plan may take until the final one is built here, since the
@@ -115,27 +117,25 @@ class Final:
     seconds: float
     """The time in which it is expected to be built."""
     spent: float = 0.0
-    """The time that runs on the basic plan took, in earlier processes that ended before the worker was done as well."""
+    """The time that runs on the basic plan took, in earlier processes as well."""
     plan: Plan | Unrolled | None = None
     """With `Unrolled`, a plan for each number of steps of its loops."""
     failed: bool = False
     """It cannot be built beside, and has to be built here."""
-    soon: bool = False
-    """The worker is asked for it once the first run is over."""
-    _before: float = field(init=False, default=0.0)
-    """The time of runs in earlier processes."""
+    _noted: float = field(init=False, default=0.0)
+    """The time of runs that the next process knows of."""
     _asked: bool = False
 
     def __post_init__(self) -> None:
-        self._before = self.spent
+        self._noted = self.spent
 
     def due(self) -> bool:
         """True where the basic plan has to give way."""
         if self.plan is not None or self.failed:
             return True
-        if not self._asked and (
-            self.spent >= ASKED_SHARE * self.seconds or (self.soon and self.spent > self._before)
-        ):
+        if self.spent - self._noted > NOTED_SHARE * self.seconds:
+            self._note_spent()
+        if not self._asked and self.spent >= ASKED_SHARE * self.seconds:
             self.ask()
         return self.patience_ends()
 
@@ -152,7 +152,7 @@ class Final:
     def _built(self, succeeded: bool | None) -> None:
         """Take the plan from the disk; in the thread that hears of it."""
         if succeeded is None:
-            self._keep_spent()
+            self._note_spent()
             return
         try:
             if succeeded:
@@ -165,8 +165,9 @@ class Final:
         if self.plan is not None and _spent(self.name):
             files.discard("waits", _name(self.name))
 
-    def _keep_spent(self) -> None:
+    def _note_spent(self) -> None:
         """Leave to the next process how long runs took."""
+        self._noted = self.spent
         files.put("waits", _name(self.name), struct.pack("<d", self.spent))
 
 
@@ -192,7 +193,7 @@ def first(sig: Signature, device: Device, name: str) -> tuple[Unrolled, Final] |
     final = Final(name, lambda: task, device, sig.results(), sig.variables, seconds, spent)
     if final.patience_ends():
         return None
-    if seconds >= (SMALL_SECONDS if kept else ASK_AT_ONCE_SECONDS) and not _ahead.get():
+    if seconds >= ASK_AT_ONCE_SECONDS and not kept and not _ahead.get():
         final.ask()
     return plan, final
 
@@ -216,9 +217,7 @@ def left(wanted: Wanted, device: Device) -> tuple[Unrolled, Final] | None:
         return Task(wanted.rows(), device.info.name, name, wanted.variables)
 
     seconds = _time(len(set(_kernels(plan.items))), wanted.count)
-    final = Final(name, task, device, wanted.results, wanted.variables, seconds, _spent(name))
-    final.soon = seconds >= SMALL_SECONDS and not _ahead.get()
-    return plan, final
+    return plan, Final(name, task, device, wanted.results, wanted.variables, seconds, _spent(name))
 
 
 def _kernels(items: Sequence[Item]) -> Iterator[KernelInfo]:
@@ -248,7 +247,7 @@ def _time(pieces: int, rows: int) -> float:
 
 
 def _spent(name: str) -> float:
-    """The time that runs on the basic plan took in earlier processes, which waited for the final one in vain."""
+    """The time that runs on the basic plan took in earlier processes."""
     data = files.get("waits", _name(name))
     return 0.0 if data is None or len(data) != 8 else struct.unpack("<d", data)[0]
 
