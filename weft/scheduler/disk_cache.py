@@ -202,19 +202,19 @@ class _Reading:
     def items(self, record: Sequence[Any], marks: frozenset[int]) -> tuple[Item, ...]:
         """The items, inside of loops with these marks."""
         found: list[Item] = []
-        for kind, *fields in record:
+        for kind, *own in record:
             if kind == "launch":
-                program, slots, variables, info = fields
+                program, slots, variables, info = own
                 made = Launch(int(program), tuple(map(int, slots)), tuple(map(int, variables)))
                 self.check(made, marks)
                 found.append((made, self.kernels[int(info)]))
             elif kind == "copy":
-                target, source, nbytes, info = map(int, fields)
+                target, source, nbytes, info = map(int, own)
                 if not (0 <= target < self.slots and 0 <= source < self.slots):
                     raise ValueError("a copy outside of the plan")
                 found.append((CopyBytes(target, source, nbytes), self.kernels[info]))
             else:
-                found.append(self.repeat(fields, marks))
+                found.append(self.repeat(own, marks))
         return tuple(found)
 
     def check(self, made: Launch, marks: frozenset[int]) -> None:
@@ -225,8 +225,8 @@ class _Reading:
         if not known:
             raise ValueError("a step outside of the plan")
 
-    def repeat(self, fields: Sequence[Any], marks: frozenset[int]) -> Repeat:
-        length, reverse, mark, patterns = fields
+    def repeat(self, own: Sequence[Any], marks: frozenset[int]) -> Repeat:
+        length, reverse, mark, patterns = own
         mark, inner = int(mark), marks | {int(mark)}
         if mark >= 0 or mark in marks or len(patterns) != 4:
             raise ValueError("no loop")

@@ -87,7 +87,7 @@ def test_what_is_made_for_a_size_is_what_is_recorded_there(
     for n in (9, 21, 33, 42, 27, 50):
         LEARNED[name](n).sum().backward()
     assert made, "nothing was learned"
-    assert all(known.known is not None for known in made[0].backward.values()), "no gradient was learned"
+    assert all(known.known for known in made[0].backward.values()), "no gradient was learned"
 
 
 def test_after_a_few_sizes_nothing_is_recorded(recorded: list[int]) -> None:
@@ -343,7 +343,37 @@ def test_samples_are_bounded() -> None:
     for n in range(100):
         calls.add((n,), ())
     assert len(calls.samples) == sized.SIZES_KEPT
-    assert len(calls._latest()) == sized.SAMPLES + sized.TRIES
+    assert len(calls._alike((100,))) == sized.SAMPLES + sized.TRIES
+
+
+def test_small_images_are_learned_beside_large_ones(recorded: list[int]) -> None:
+    """Each size below what is learned for all by itself, from samples of it; nothing is tried while they are too few."""
+
+    def step(channels: int, size: int) -> None:
+        x, want = leaf(channels, size, size), leaf(channels, size, size)
+        F.gelu(x).sum().backward()
+        composite.without_calls(F.gelu)(want).sum().backward()
+        assert x.grad is not None and want.grad is not None
+        np.testing.assert_array_equal(x.grad.numpy(), want.grad.numpy())
+
+    for channels, size in ((64, 24), (80, 12), (96, 9)):
+        step(channels, size)
+    for size in (3, 1):
+        recorded.clear()
+        for channels in (70, 90):
+            step(channels, size)
+        assert recorded == [70, 90]
+        for channels in (110, 75):
+            step(channels, size)
+        recorded.clear()
+        for channels in (72, 200, 33, 128):
+            step(channels, size)
+        assert not recorded
+    for channels, size in ((61, 17), (128, 3), (85, 11), (62, 1)):
+        step(channels, size)
+    assert not recorded
+    (family,) = composite._families.values()
+    assert len(family.calls.known) == len(family.backward[0].known) == 3
 
 
 def test_running_sums_are_made_for_all_sizes_but_a_few(recorded: list[int]) -> None:

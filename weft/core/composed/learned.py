@@ -80,6 +80,17 @@ class Known:
         """True for sizes that are these, within the bounds; some of them are to be recorded nevertheless."""
         return self._values(sizes) is not None
 
+    def is_of_the_sizes_of(self, other: Known) -> bool:
+        """True where the same sizes vary, beside the same others."""
+        return self.places == other.places and self.fixed == other.fixed
+
+    def below(self, sizes: Sizes, least: int) -> tuple[int, ...]:
+        """The places of sizes below `least`, where these vary and all others are as they may be."""
+        fixed, expected = self._fixed
+        if fixed(sizes) != expected or any(len({sizes[k] for k in at}) > 1 for at in self.places):
+            return ()
+        return tuple([k for at in self.places if sizes[at[0]] < least for k in at])
+
     def _values(self, sizes: Sizes) -> tuple[int, ...] | None:
         fixed, expected = self._fixed
         if fixed(sizes) != expected:
