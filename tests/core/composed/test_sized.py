@@ -347,7 +347,7 @@ def test_samples_are_bounded() -> None:
 
 
 def test_small_images_are_learned_beside_large_ones(recorded: list[int]) -> None:
-    """Each size below what is learned for all by itself, from samples of it; nothing is tried while they are too few."""
+    """Each size below what is learned for all by itself, from samples of it; nothing is tried while these are few."""
 
     def step(channels: int, size: int) -> None:
         x, want = leaf(channels, size, size), leaf(channels, size, size)
