@@ -153,7 +153,7 @@ class _General:
             plan = self.plan
             if isinstance(plan, Unrolled):
                 plan = plan.plan({v.name: x for v, x in zip(self.variables, values, strict=True)})
-            found = self.plans[at] = plan, Shared(self.graph, seconds=_work_seconds(plan))
+            found = self.plans[at] = plan, Shared(self.graph)
             if len(self.plans) > LOOP_PLANS:
                 self.plans.pop(next(iter(self.plans)))
         return found
@@ -513,7 +513,7 @@ def _seconds(plan: Plan) -> float:
 
 def _shared_seconds(plan: Plan, shared: Shared) -> float:
     """The same, with the share of that work that there is for the sizes of a graph."""
-    return shared.share * shared.seconds + len(plan.steps) * LAUNCH_SECONDS
+    return shared.share * _work_seconds(plan) + len(plan.steps) * LAUNCH_SECONDS
 
 
 def _work_seconds(plan: Plan) -> float:
@@ -658,12 +658,7 @@ def _fed(
     feed = _feed(general, numbers, device)
     plan, shared = general.plan_of(bound)
     if bound:
-        shared = Shared(
-            shared.graph,
-            tuple(zip(general.variables, bound, strict=True)),
-            Runs(),
-            shared.seconds,
-        )
+        shared = Shared(shared.graph, tuple(zip(general.variables, bound, strict=True)), Runs())
     return plan.bound(bound, feed, dict(replaces), shared, general.final)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 
 from weft.backends.protocol import Code, Commands, Device, Executable, Foretold, Memory
 from weft.ir.forks import forkable
@@ -19,6 +20,10 @@ from weft.scheduler import memory
 
 LEAST_BYTES = 2 << 20
 """The workspace from which on it grows: a smaller one is in one huge page."""
+
+
+LAYOUTS_KEPT = 8
+"""Layouts of a workspace that are kept, the latest ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,13 @@ class Needs:
 
     tenancies: tuple[Tenancy, ...]
     inside: tuple[tuple[int, int], ...] = ()
+    _layouts: dict[tuple[tuple[Var, int], ...], memory.Layout] = field(
+        init=False,
+        compare=False,
+        repr=False,
+        default_factory=dict["tuple[tuple[Var, int], ...]", memory.Layout],
+    )
+    """The latest layouts, by the variables' limits: plans of loops of other lengths have the same."""
 
     @property
     def sizes(self) -> list[Int]:
@@ -51,6 +63,15 @@ class Needs:
 
     def layout(self, limits: Mapping[Var, int]) -> memory.Layout:
         """Offsets that hold all, in the order of the commands, as long as the variables do not exceed these."""
+        at = tuple(limits.items())
+        known = self._layouts.get(at)
+        if known is None:
+            known = self._layouts[at] = self._laid_out(limits)
+            for old in tuple(self._layouts)[:-LAYOUTS_KEPT]:
+                self._layouts.pop(old, None)
+        return known
+
+    def _laid_out(self, limits: Mapping[Var, int]) -> memory.Layout:
         narrow: dict[Var, Int] = {v: Var(v.name, v.lo, n) for v, n in limits.items()}
         most = {n: high(substitute(n, narrow)) for n in self.sizes}
         requests = [memory.Request(max([most[n] for n in t.nbytes]), t.first, t.last) for t in self.tenancies]

@@ -69,13 +69,11 @@ class Runs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shared:
-    """The graph of all sizes that a plan was built for, values of its runtime variables, and the runs with these.
-    `seconds`: a run's time with the largest sizes, by rough rates, but for what starting kernels takes."""
+    """The graph of all sizes that a plan was built for, values of its runtime variables, and the runs with these."""
 
     graph: Callable[[], tuple[Node, ...]]
     sizes: tuple[tuple[Var, int], ...] = ()
     runs: Runs = field(default_factory=Runs)
-    seconds: float = 0.0
 
     @property
     def outputs(self) -> tuple[Node, ...]:
