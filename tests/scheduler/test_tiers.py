@@ -435,7 +435,8 @@ def test_runs_of_short_processes_are_added_up_until_the_worker_is_asked(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where none of them took as long, and ends without a word."""
-    monkeypatch.setattr(tiers, "ASKED_SHARE", 0.5)
+    monkeypatch.setattr(tiers, "ASKED_SHARE", 1.0)
+    monkeypatch.setattr(tiers, "COMPILER_SECONDS", 0.0)
     monkeypatch.setattr(tiers, "ASK_AT_ONCE_SECONDS", 0.0)
     computed()
     assert len(asked.tasks) == 1  # a new graph
@@ -445,26 +446,27 @@ def test_runs_of_short_processes_are_added_up_until_the_worker_is_asked(
             table.clear()
         computed()
         final = _final()
-        assert final is not None and final.spent == pytest.approx(0.15 * process * final.seconds)
+        assert final is not None and final.spent == pytest.approx(0.3 * process * final.seconds)
         assert not asked.tasks
-        spend(final.spent + 0.15 * final.seconds)
+        spend(final.spent + 0.3 * final.seconds)
         computed()
         assert len(asked.tasks) == (process == 3)
 
 
-def test_the_time_of_runs_is_written_once_for_each_tenth(
+def test_the_time_of_runs_is_written_once_for_each_quarter(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tiers, "ASKED_SHARE", 1e6)
     computed()
     final = _final()
     assert final is not None
+    whole = final.seconds + tiers.COMPILER_SECONDS
     written: list[float] = []
-    monkeypatch.setattr(tiers.files, "put", lambda kind, *_: written.append(final.spent / final.seconds))
-    for share in (0.05, 0.09, 0.11, 0.12, 0.2, 0.22, 0.5):
-        spend(share * final.seconds)
+    monkeypatch.setattr(tiers.files, "put", lambda kind, *_: written.append(final.spent / whole))
+    for share in (0.1, 0.24, 0.26, 0.3, 0.5, 0.52, 1.0):
+        spend(share * whole)
         computed()
-    assert written == pytest.approx([0.11, 0.22, 0.5])
+    assert written == pytest.approx([0.26, 0.52, 1.0])
 
 
 def test_small_graphs_are_tried_less_and_less_where_programs_are_missing(

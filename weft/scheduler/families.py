@@ -326,7 +326,7 @@ def _briefly(rows: tuple[Any, ...], device: Device, replaces: Replaces) -> Plan 
         return None
     for general in family.plans:
         recipe = general.recipe
-        if any(_room(r) < recipe.room for r in family.stored):
+        if any(_room(r) < recipe.room and _may_fit(r, brief) for r in family.stored):
             return None
         pattern = brief.of(recipe.pattern)
         if pattern is None:
@@ -338,6 +338,14 @@ def _briefly(rows: tuple[Any, ...], device: Device, replaces: Replaces) -> Plan 
             bound = tuple([values[k] for k in recipe.variables])
             return _fed(general, bound, brief.numbers, device, replaces)
     return None
+
+
+def _may_fit(recipe: Recipe, brief: Brief) -> bool:
+    """False where a brief says that the graph has other sizes or numbers than a recipe's."""
+    if not recipe.has(brief.numbers):
+        return False
+    pattern = brief.of(recipe.pattern)
+    return pattern is None or pattern.bind(brief.sizes) is not None
 
 
 def _compare(brief: Brief, recipe: Recipe, values: tuple[int, ...] | None) -> None:

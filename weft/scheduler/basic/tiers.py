@@ -58,8 +58,9 @@ ASKED_SHARE = 0.5
 for another one: programs that differ from step to step have hundreds of graphs that come a few times, and one that is
 over in that time loses more by asking, and by the worker beside it, than it gains."""
 
-NOTED_SHARE = 0.1
-"""The part of its building time after which the time of runs on the basic plan is left to the next process again."""
+NOTED_SHARE = 0.25
+"""The part of its building time, with a compiler's, after which the time of runs on the basic plan is left to the next
+process again: a file is written then."""
 
 PATIENCE = 4.0
 """The multiple of its building time that runs on the basic plan may take until the final one is built here, since the
@@ -133,7 +134,7 @@ class Final:
         """True where the basic plan has to give way."""
         if self.plan is not None or self.failed:
             return True
-        if self.spent - self._noted > NOTED_SHARE * self.seconds:
+        if self.spent - self._noted > NOTED_SHARE * (self.seconds + COMPILER_SECONDS):
             self._note_spent()
         if not self._asked and self.spent >= ASKED_SHARE * self.seconds:
             self.ask()
