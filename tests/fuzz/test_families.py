@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,11 @@ from hypothesis import strategies as st
 import weft
 import weft.nn.functional as F
 from weft import Tensor
+from weft.ir.template import GraphTemplate
 from weft.nn.utils import rnn
 from weft.scheduler import families, realize
 from weft.scheduler.basic import beside, tiers
+from weft.scheduler.signature import signature
 from weft.testing.reference import evaluate
 from weft.testing.strategies import choice
 from weft.testing.tolerance import allowed, difference
@@ -176,3 +179,32 @@ def check(device: str, examples: int) -> None:
 
     with weft.device(device):
         compare()
+
+
+def test_graphs_have_a_name_each_and_equal_ones_the_same() -> None:
+    """By which their plans are found on disk, whether calls were recorded at their sizes or made for these."""
+    names: dict[tuple[Any, ...], str] = {}
+    rng = np.random.default_rng(5)
+    w = weft.tensor(rng.standard_normal((WIDTH, WIDTH)).astype(np.float32))
+    xs = [weft.tensor(rng.standard_normal((n, WIDTH)).astype(np.float32)) for n, _, _ in RUNS]
+
+    @settings(
+        max_examples=EXAMPLES or 60, derandomize=not EXAMPLES, deadline=None, print_blob=True,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(st.lists(choice(list(STEPS)), min_size=1, max_size=3), choice(list(ENDS)))
+    def collect(steps: list[str], end: str) -> None:
+        for (n, s, c), x in zip(RUNS, xs, strict=True):
+            if n % 2 and "halves" in steps:
+                continue
+            sig = signature([build(steps, end, x, w, s, c).value.node])
+            rows = *map(_whole, sig.key.rows[:-1]), sig.key.rows[-1]
+            assert names.setdefault(rows, sig.digest()) == sig.digest()
+
+    collect()
+    assert len(names) > 100 and len(set(names.values())) == len(names)
+
+
+def _whole(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A row whose call is the same object as those with equal graphs."""
+    return (row[0], row[1].whole, *row[2:]) if isinstance(row[1], GraphTemplate) else row

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -337,6 +338,35 @@ def test_sizes_are_not_looked_at_where_numbers_alone_are_others(built: list[int]
         np.testing.assert_array_equal(got, x * np.float32(c))
         assert (np.signbit(got) == np.signbit(x * np.float32(c))).all() or c != c
     assert walked
+
+
+def test_recipes_of_earlier_processes_that_do_not_fit_are_ruled_out_at_a_glance(
+    built: list[int], walked: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("WEFT_VERIFY", "0")
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+
+    def run(n: int) -> None:
+        x = array(n, 3)
+        np.testing.assert_allclose(weft.tensor(x).exp().numpy(), np.exp(x), rtol=1e-5)
+
+    for n in (5, 6, 1000):
+        run(n)
+    assert built == [0, 1, 1]
+    for table in (realization._plans, families._families, families._met):
+        table.clear()
+    for n in (900, 950, 1100, 1200):
+        run(n)
+    (family,) = families._families.values()
+    assert len(family.stored) == len(family.plans) == 1  # that for few is not here yet
+    walked.clear()
+    for n in (700, 1300, 800):
+        run(n)
+    assert not walked
+    run(8)
+    assert len(family.plans) == 2
+    assert "size0 = 9 of 2 to 32" in str(weft.explain(weft.tensor(array(9, 3)).exp()))
+    assert len(built) == 3
 
 
 def test_a_number_that_is_part_of_the_plan_is_looked_at(built: list[int], walked: list[int]) -> None:

@@ -16,7 +16,7 @@ from weft.ir.ops import Op
 from weft.nn import functional as F
 from weft.scheduler import realize as realization
 from weft.scheduler.realize import plan_for, realize
-from weft.scheduler.signature import signature
+from weft.scheduler.signature import Key, signature
 
 
 def node(t: weft.Tensor) -> Node:
@@ -47,6 +47,10 @@ def test_the_same_structure_is_planned_once() -> None:
     assert plans[0] is plans[1] is plans[2]
 
 
+DIGESTS: dict[str, Key] = {}
+"""The keys of other graphs, by their digests."""
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -62,12 +66,24 @@ def test_the_same_structure_is_planned_once() -> None:
         lambda x, y: x * y + -0.0,
         lambda x, y: F.pad(x * y, (1, 1)),
         lambda x, y: F.pad(x * y, (1, 1), value=-0.0),
+        lambda x, y: x * y * 0.3,
+        lambda x, y: x * y * 0.7,
+        lambda x, y: x * y * float("inf"),
+        lambda x, y: F.softmax(x * y, -1),
+        lambda x, y: F.softmax((x * y)[:7], -1),
+        lambda x, y: F.layer_norm(x * y, (9,), eps=1e-5),
+        lambda x, y: F.layer_norm(x * y, (9,), eps=1e-4),
+        lambda x, y: F.layer_norm(x * y, (9,), eps=1e-4) + x,
+        lambda x, y: weft.scan(lambda c, r: (c + r, c), x[0], y)[0],
+        lambda x, y: weft.scan(lambda c, r: (c + r, c), x[0], y[:8])[0],
+        lambda x, y: weft.scan(lambda c, r: (c - r, c), x[0], y)[0],
     ],
 )  # fmt: skip
 def test_different_structures_have_different_keys(change) -> None:
     x, y = weft.tensor(values(9)), weft.tensor(values(9, seed=1))
     base, other = signature([node(x * y + x)]), signature([node(change(x, y))])
     assert base.key != other.key and base.digest() != other.digest()
+    assert DIGESTS.setdefault(other.digest(), other.key) == other.key
 
 
 def test_constants_differ_by_their_bits() -> None:
