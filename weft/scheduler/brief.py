@@ -29,8 +29,8 @@ from weft.scheduler.varying import Pattern
 AGAIN = 2
 """Graphs that were like the one before, before a brief is made of one: what comes twice pays for nothing."""
 
-PATTERNS = 8
-"""Patterns of a family that are kept as briefs have them."""
+PATTERNS = 16
+"""Patterns of a family that are kept as briefs have them: more than it has plans and recipes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,6 +160,31 @@ def _alike(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return pattern_of(shape) == pattern_of(other)
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """The sizes of a call that a maker made, by their places in it: those of each number that is used, and those that
+    are always the same."""
+
+    used: tuple[int, ...]
+    places: tuple[tuple[int, ...], ...]
+    fixed: tuple[tuple[int, int], ...]
+    take: Callable[[Sequence[int]], tuple[int, ...]] | None
+
+    @staticmethod
+    def by(maker: SizedTemplate) -> _Made:
+        """Those of this maker."""
+        at: dict[Int, list[int]] = {}
+        fixed: list[tuple[int, int]] = []
+        for k, s in enumerate((*maker.shape, *maker.sizes)):
+            if isinstance(s, Index):
+                at.setdefault(s, []).append(k)
+            else:
+                fixed.append((k, s))
+        used = tuple([k for k, e in enumerate(maker.expressions) if e in at])
+        places = tuple([tuple(at[maker.expressions[k]]) for k in used])
+        return _Made(used, places, tuple(fixed), picker(used) if len(used) < len(maker.expressions) else None)
+
+
 def _first(walk: Walk) -> Brief:
     """The brief of the latest graph whose outline is known."""
     places: list[tuple[int, ...]] = []
@@ -167,24 +192,20 @@ def _first(walk: Walk) -> Brief:
     starts: list[int] = []
     takes: list[Callable[[Sequence[int]], tuple[int, ...]] | None] = []
     sizes: list[int] = []
+    makers: dict[SizedTemplate, _Made] = {}
     ends = [first for first, _ in walk.starts[1:]] + [len(walk.found.sizes)]
     for row, (first, _), end in zip(walk.rows, walk.starts, ends, strict=False):
         starts.append(len(places))
         take = None
         template = row[1]
         if isinstance(template, LateTemplate) and isinstance(template.maker, SizedTemplate):
-            maker = template.maker
-            at: dict[Int, list[int]] = {}
-            for k, s in enumerate((*maker.shape, *maker.sizes)):
-                if isinstance(s, Index):
-                    at.setdefault(s, []).append(first + k)
-                else:
-                    fixed.append((first + k, s))
-            used = [k for k, e in enumerate(maker.expressions) if e in at]
-            if len(used) < len(maker.expressions):
-                take = picker(used)
-            places += [tuple(at[maker.expressions[k]]) for k in used]
-            sizes += [template.values[k] for k in used]
+            made = makers.get(template.maker)
+            if made is None:
+                made = makers[template.maker] = _Made.by(template.maker)
+            take = made.take
+            places += [tuple([first + k for k in own]) for own in made.places]
+            fixed += [(first + k, s) for k, s in made.fixed]
+            sizes += [template.values[k] for k in made.used]
         else:
             places += [(k,) for k in range(first, end)]
             sizes += walk.found.sizes[first:end]
