@@ -431,14 +431,16 @@ def test_who_stops_the_worker_is_told_what_it_did_not_build() -> None:
     assert answers in ([None], [False]) and not beside._state
 
 
-def test_runs_of_short_processes_are_added_up_until_the_worker_is_asked(
+def test_runs_of_short_processes_are_added_up_until_the_final_plan_is_built_here(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where none of them took as long, and ends without a word."""
-    monkeypatch.setattr(tiers, "ASKED_SHARE", 1.0)
+    """None of them took as long as it takes to ask the worker, and each ends without a word."""
+    monkeypatch.setattr(tiers, "ASKED_SHARE", 0.5)
+    monkeypatch.setattr(tiers, "PATIENCE", 1.0)
     monkeypatch.setattr(tiers, "COMPILER_SECONDS", 0.0)
     monkeypatch.setattr(tiers, "ASK_AT_ONCE_SECONDS", 0.0)
     computed()
+    basic = len(plan().steps)
     assert len(asked.tasks) == 1  # a new graph
     asked.tasks.clear()
     for process in range(4):
@@ -447,10 +449,14 @@ def test_runs_of_short_processes_are_added_up_until_the_worker_is_asked(
         computed()
         final = _final()
         assert final is not None and final.spent == pytest.approx(0.3 * process * final.seconds)
-        assert not asked.tasks
         spend(final.spent + 0.3 * final.seconds)
         computed()
-        assert len(asked.tasks) == (process == 3)
+        assert not asked.tasks
+        assert (len(plan().steps) < basic) == (process == 3)
+    for table in (realization._plans, families._met):
+        table.clear()
+    computed()
+    assert _final() is None
 
 
 def test_the_time_of_runs_is_written_once_for_each_quarter(

@@ -54,9 +54,9 @@ ASK_AT_ONCE_SECONDS = 0.5
 scripts."""
 
 ASKED_SHARE = 0.5
-"""The part of its building time that runs on the basic plan have to take, in all processes, before the worker is asked
-for another one: programs that differ from step to step have hundreds of graphs that come a few times, and one that is
-over in that time loses more by asking, and by the worker beside it, than it gains."""
+"""The part of its building time that runs on the basic plan have to take in this process before the worker is asked for
+another one: programs that differ from step to step have hundreds of graphs that come a few times, and one that is over
+in that time loses more by asking, and by the worker beside it, than it gains."""
 
 NOTED_SHARE = 0.25
 """The part of its building time, with a compiler's, after which the time of runs on the basic plan is left to the next
@@ -123,12 +123,14 @@ class Final:
     """With `Unrolled`, a plan for each number of steps of its loops."""
     failed: bool = False
     """It cannot be built beside, and has to be built here."""
+    _before: float = field(init=False, default=0.0)
+    """The time of runs in earlier processes."""
     _noted: float = field(init=False, default=0.0)
     """The time of runs that the next process knows of."""
     _asked: bool = False
 
     def __post_init__(self) -> None:
-        self._noted = self.spent
+        self._before = self._noted = self.spent
 
     def due(self) -> bool:
         """True where the basic plan has to give way."""
@@ -136,7 +138,7 @@ class Final:
             return True
         if self.spent - self._noted > NOTED_SHARE * (self.seconds + COMPILER_SECONDS):
             self._note_spent()
-        if not self._asked and self.spent >= ASKED_SHARE * self.seconds:
+        if not self._asked and self.spent - self._before >= ASKED_SHARE * self.seconds:
             self.ask()
         return self.patience_ends()
 
