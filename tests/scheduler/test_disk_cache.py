@@ -299,3 +299,34 @@ def test_the_state_of_sources_is_that_of_their_sizes_and_times(
     (tmp_path / "core" / "b.py").write_text("")
     found.append(state(("core",)))
     assert len({*found}) == 4
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        ["launch", 2, [0, 1], [0], 0],
+        ["launch", -1, [0, 1], [0], 0],
+        ["launch", 0, [0, 3], [0], 0],
+        ["launch", 0, [-1, 2], [0], 0],
+        ["launch", 0, [0, 1], [0, -1], 0],
+        ["launch", 0, [0, 1], [0], 1],
+        ["launch", 0, [0, 1], [0]],
+        ["copy", 3, 0, 8, 0],
+        ["copy", 0, 3, 8, 0],
+        ["copy", -1, 0, 8, 0],
+        ["repeat", 2, False, 0, [[], [], [], []]],
+        ["repeat", 2, False, -1, [[], [], []]],
+        ["repeat", 2, False, -1, [[["repeat", 2, False, -1, [[], [], [], []]]], [], [], []]],
+        ["repeat", 2, False, -1, [[["launch", 0, [0], [-2], 0]], [], [], []]],
+        ["jump", 0],
+    ],
+)
+def test_steps_outside_of_a_plan_are_refused(step: list[object]) -> None:
+    """`load` takes such a plan for absent."""
+    info = plans.KernelInfo("a", 0, 0, (), 0, "")
+    reading = plans._Reading([info], (), 3, 2)
+    body = [["launch", 0, [0], [-1], 0], ["copy", 1, 0, 8, 0]]
+    fine = [["launch", 1, [0, 2], [7], 0], ["launch", 0, [], [], 0], ["repeat", 2, False, -1, [body] * 4]]
+    assert len(reading.items(fine, frozenset())) == 3
+    with pytest.raises((ValueError, IndexError)):
+        reading.items([*fine, step], frozenset())

@@ -268,3 +268,13 @@ def test_a_refusal_tells_what_these_sizes_need(monkeypatch: pytest.MonkeyPatch) 
     assert plan.executable.nbytes < plan.commands.workspace_bytes
     text = plan._refusal(MemoryError("refused"))
     assert f"{plan.executable.nbytes:,} for what lies between" in text
+
+
+def test_layouts_are_kept_for_a_few_limits() -> None:
+    needs = Needs((Tenancy((N * 4,), 0, 3), Tenancy((1024,), 1, 1)))
+    first = needs.layout({N: 16})
+    assert needs.layout({N: 16}) is first
+    for n in range(17, 17 + 3 * growing.LAYOUTS_KEPT):
+        assert needs.layout({N: n}).nbytes >= 4 * n + 1024
+    assert len(needs._layouts) == growing.LAYOUTS_KEPT
+    assert needs.layout({N: 16}) == first and needs.layout({N: 16}) is not first

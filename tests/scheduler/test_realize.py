@@ -86,6 +86,14 @@ def test_different_structures_have_different_keys(change) -> None:
     assert DIGESTS.setdefault(other.digest(), other.key) == other.key
 
 
+def test_pinned_sums_have_names_of_their_own() -> None:
+    x = weft.tensor(values(9))
+    plain = signature([node(x.exp())])
+    with weft.numerics("same"):
+        pinned = signature([node(x.exp())])
+    assert plain.key.rows == pinned.key.rows and plain.digest() != pinned.digest()
+
+
 def test_constants_differ_by_their_bits() -> None:
     x = weft.tensor([1.0, 2.0])
     a, b, c = (F.pad(x, (1, 0), value=v) for v in (0.0, -0.0, float("nan")))
