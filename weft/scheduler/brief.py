@@ -172,7 +172,7 @@ class _Made:
 
     @staticmethod
     def by(maker: SizedTemplate) -> _Made:
-        """Those of this maker."""
+        """The sizes of calls that this maker makes."""
         at: dict[Int, list[int]] = {}
         fixed: list[tuple[int, int]] = []
         for k, s in enumerate((*maker.shape, *maker.sizes)):
