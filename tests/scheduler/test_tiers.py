@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,7 @@ import weft.nn.functional as F
 from weft import Tensor
 from weft.backends.registry import open_device
 from weft.errors import MemoryPlanError
-from weft.ir.template import GraphTemplate
-from weft.scheduler import disk_cache, families, programs
+from weft.scheduler import families, programs
 from weft.scheduler import plan as plans
 from weft.scheduler import realize as realization
 from weft.scheduler.assembly import Job
@@ -223,17 +221,6 @@ def test_on_one_processor_nothing_is_prepared_either(asked: Asked, monkeypatch: 
     assert [t for t, _ in asked.tasks] == [task]
 
 
-def test_processors_are_those_that_the_program_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    for allowed in ({3}, {0, 1}):
-        monkeypatch.setattr(os, "sched_getaffinity", lambda pid, allowed=allowed: allowed, raising=False)
-        assert beside.has_processor() is (len(allowed) > 1)
-    monkeypatch.delattr(os, "sched_getaffinity")
-    for count in (1, 8, None):
-        monkeypatch.setattr(os, "cpu_count", lambda count=count: count)
-        assert beside.has_processor() is (count == 8)
-
-
 def test_what_takes_long_to_build_is_asked_for_at_once(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiers, "ASK_AT_ONCE_SECONDS", 0.0)
     computed()
@@ -421,14 +408,6 @@ def test_who_waited_forgets_it_when_the_plan_is_there(asked: Asked, monkeypatch:
         computed()
     asked.work()
     assert tiers.files.get("waits", name) is None and len(plan().steps) < 6
-
-
-def test_who_stops_the_worker_is_told_what_it_did_not_build() -> None:
-    answers: list[bool | None] = []
-    task = Task(signature([model().value.node]).key.rows, "cpu:0", "name")
-    assert beside.ask(task, answers.append)
-    beside.stop()
-    assert answers in ([None], [False]) and not beside._state
 
 
 def test_runs_of_short_processes_are_added_up_until_the_final_plan_is_built_here(
@@ -673,33 +652,6 @@ def test_a_basic_plan_without_room_gives_way(asked: Asked, monkeypatch: pytest.M
     assert plan() is not basic
 
 
-def test_a_worker_for_another_device_builds_nothing() -> None:
-    task = Task(signature([model().value.node]).key.rows, "cpu:0", "name")
-    assert not worker.run(pickle.loads(pickled(task)))
-
-
-def test_what_a_worker_compiled_before_its_end_is_there_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = open_device("cpu:0")
-    sig = signature([model().value.node])
-    task = Task(sig.key.rows, "cpu:0", disk_cache.key_of(sig, {}, device))
-    asked, compile_all = list[int](), type(device).compile
-
-    def compile_one_part(self: object, some: Any) -> Any:
-        asked.append(len(some))
-        if len(asked) == 2:
-            raise KeyboardInterrupt
-        return compile_all(device, some)
-
-    monkeypatch.setattr(type(device), "compile", compile_one_part)
-    monkeypatch.setattr(worker, "PROGRAMS_AT_ONCE", 1)
-    with pytest.raises(KeyboardInterrupt):
-        worker.run(task)
-    programs._compiled.clear()  # another process
-    assert asked == [1, 1] and worker.run(task)
-    whole = disk_cache.load(task.name or "", device, sig.results(), ())
-    assert whole is not None and len(asked) - 2 == len(whole.codes) - 1 > 0
-
-
 @pytest.mark.parametrize("case", ["several processes", "frozen"])
 def test_where_no_worker_can_be_there_is_one_tier(
     case: str, asked: Asked, monkeypatch: pytest.MonkeyPatch
@@ -781,117 +733,19 @@ def test_explain_says_which_tier_runs(asked: Asked) -> None:
     assert "basic" not in str(weft.explain(model(), time=True))
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def test_the_worker_builds_a_plan_that_is_taken() -> None:
     first = computed()
     computed()
     (kept,) = [k for k in realization._plans.values() if k.plan.final is not None and len(k.plan.steps) > 6]
     final = kept.plan.final
     assert final is not None
-    wait_for(lambda: final.plan is not None or final.failed)
+    end = time.monotonic() + 120
+    while final.plan is None and not final.failed:
+        assert time.monotonic() < end
+        time.sleep(0.05)
     assert not final.failed
     np.testing.assert_allclose(computed(), first, rtol=1e-5, atol=1e-6)
     assert plan() is final.plan
-
-
-def test_a_worker_that_dies_fails_what_waits() -> None:
-    answers: list[bool] = []
-    task = Task(signature([model().value.node]).key.rows, "cpu:0", "name")
-    assert beside.ask(task, answers.append)
-    process = beside._state[0].process
-    process.kill()
-    wait_for(lambda: bool(answers))
-    assert answers == [False]
-    wait_for(lambda: not beside._state)
-    assert process.returncode is not None  # no zombie
-
-
-def test_a_worker_is_in_a_group_of_its_own_in_this_session() -> None:
-    """Ctrl-C is not for it; and Linux weighs niceness among the processes of a session only."""
-    assert beside.ask(Task((), "cpu:0", None), lambda ok: None)
-    pid = beside._state[0].process.pid
-    assert os.getpgid(pid) == pid != os.getpgid(0)
-    assert os.getsid(pid) == os.getsid(0)
-
-
-def test_a_worker_gives_way_before_it_begins() -> None:
-    """To begin, Python takes longer than many steps of the program."""
-    assert beside.ask(Task((), "cpu:0", None), lambda ok: None)
-    assert os.getpriority(os.PRIO_PROCESS, beside._state[0].process.pid) == 19
-
-
-def test_a_worker_answers_what_it_cannot_build() -> None:
-    answers: list[bool] = []
-    assert beside.ask(Task(((), "nonsense"), "cpu:0", "name"), answers.append)
-    wait_for(lambda: bool(answers))
-    assert answers == [False] and beside._state
-
-
-def test_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "JOBS_WAITING", 1)
-    task = Task(signature([model().value.node]).key.rows, "cpu:0", "name")
-    assert beside.ask(task, lambda ok: None)
-    assert not beside.ask(task, lambda ok: None)
-
-
-def test_the_worker_ends_with_its_parent() -> None:
-    code = (
-        "import os\n"
-        "from weft.scheduler.basic import beside\n"
-        "beside.ask(beside.Task((), 'cpu:0', None), lambda ok: None)\n"
-        "print(beside._state[0].process.pid, flush=True)\n"
-        "os._exit(0)\n"  # nothing is tidied up
-    )
-    path = os.pathsep.join(p for p in sys.path if p)
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-    pid = int(done.stdout)
-    wait_for(lambda: not _runs(pid))
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return "weft.scheduler.basic.worker" in Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return False
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
-def test_a_forked_process_builds_for_itself() -> None:
-    answers: list[bool] = []
-    task = Task(signature([model().value.node]).key.rows, "cpu:0", "name")
-    assert beside.ask(task, answers.append)
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0 if answers == [False] and not beside._state else 1)
-    assert os.waitpid(pid, 0)[1] == 0
-    assert beside._state or answers
-
-
-def whole(rows: tuple[Any, ...]) -> list[Any]:
-    """Rows with templates that are one object where they are equal."""
-    return [tuple([x.whole if isinstance(x, GraphTemplate) else x for x in r]) for r in rows]
-
-
-def test_a_task_survives_packing() -> None:
-    """Also one with templates whose rows nobody has looked at yet."""
-    results = [F.gelu(model()), *(F.gelu(weft.tensor(np.ones((n, 7), np.float32))) for n in (9, 21, 33, 27))]
-    for y in results:
-        sig = signature([y.value.node])
-        back = pickle.loads(pickled(Task(sig.key.rows, "cpu:0", "name")))
-        assert whole(back.rows) == whole(sig.key.rows)
-        assert back.signature().digest() == sig.digest()
 
 
 def test_threads_take_over_together(asked: Asked) -> None:

@@ -218,6 +218,7 @@ class _Reading:
         return tuple(found)
 
     def check(self, made: Launch, marks: frozenset[int]) -> None:
+        """ValueError for a launch outside of the plan, or with the mark of a loop that is not around it."""
         slots, variables = made.slots, made.variables
         known = 0 <= made.program < self.codes and (not slots or 0 <= min(slots) <= max(slots) < self.slots)
         if known and variables and min(variables) < 0:
@@ -226,6 +227,7 @@ class _Reading:
             raise ValueError("a step outside of the plan")
 
     def repeat(self, own: Sequence[Any], marks: frozenset[int]) -> Repeat:
+        """The loop, whose patterns read its mark as well."""
         length, reverse, mark, patterns = own
         mark, inner = int(mark), marks | {int(mark)}
         if mark >= 0 or mark in marks or len(patterns) != 4:

@@ -133,7 +133,7 @@ class Unrolled:
                 used = known.get(step.variables)
                 if used is None:
                     used = known[step.variables] = self._used(step.variables, marks)
-                if used is not step.variables:
+                if used != step.variables:
                     step = Launch(step.program, step.slots, used)
             steps.append(step)
             infos.append(info)
@@ -154,12 +154,11 @@ class Unrolled:
     def _used(self, given: tuple[int, ...], marks: Mapping[int, int]) -> tuple[int, ...]:
         """A launch's variables with its constants, and loops' numbers of steps, among them."""
         count, constants = len(self.variables) + len(self.computed), self._written.constants
-        used = tuple([
+        return tuple([
             v if 0 <= v < count
             else count + constants.setdefault(marks[v] if v < 0 else v - count, len(constants))
             for v in given
         ])  # fmt: skip
-        return given if used == given else used
 
 
 def _varies(items: Sequence[Item]) -> bool:

@@ -3,8 +3,9 @@
     softmax of (9, 64), (21, 64)    recorded
     softmax of (33, 64)             learned from these (see learned.py); from here on made for any n of its bounds
 
-What earlier processes recorded and learned counts as well. Where forms are verified, what is made is compared with what
-is recorded, each time.
+Smaller sizes than it is learned for, as of images of 3 x 3, give another graph, and are learned by themselves. What
+earlier processes recorded and learned counts as well. Where forms are verified, what is made is compared with what is
+recorded, each time.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The worker is a fresh interpreter of low priority. It lives as long as there is something to build, never longer
 than this process. Whatever goes wrong there is logged, and the plan is built here instead.
 """
-# Tests: tests/scheduler/test_tiers.py
+# Tests: tests/scheduler/test_beside.py
 
 from __future__ import annotations
 

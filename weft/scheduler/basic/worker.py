@@ -1,5 +1,5 @@
 """The worker process: it builds the plans that it is asked for, and answers each with a byte when it is on disk."""
-# Tests: tests/scheduler/test_tiers.py
+# Tests: tests/scheduler/test_beside.py
 
 from __future__ import annotations
 
